@@ -1,0 +1,181 @@
+//! Element indices: constants, uniform values, 32 consecutive elements over the lanes, or one number a lane.
+
+use crate::kp::build::Builder;
+use crate::kp::{Addr, Bin, Elem, LANES, Ty, Val};
+
+/// Index along one axis, or into a row's elements in row-major order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Ix {
+    Const(u64),
+    /// Uniform i32; `aligned`: known to be a multiple of 32.
+    Uni { val: Val, aligned: bool },
+    /// `base + lane`.
+    Seq { base: Val, aligned: bool },
+    Lane(Val),
+}
+
+fn wide_multiple(n: u64) -> bool {
+    n.is_multiple_of(u64::from(LANES))
+}
+
+impl Ix {
+    pub fn uni(val: Val) -> Ix {
+        Ix::Uni { val, aligned: false }
+    }
+
+    fn aligned(self) -> bool {
+        match self {
+            Ix::Const(n) => wide_multiple(n),
+            Ix::Uni { aligned, .. } | Ix::Seq { aligned, .. } => aligned,
+            Ix::Lane(_) => false,
+        }
+    }
+
+    /// Uniform value, if it is one.
+    pub fn uniform(self, b: &mut Builder) -> Option<Val> {
+        match self {
+            Ix::Const(n) => Some(b.i(n as i64)),
+            Ix::Uni { val, .. } => Some(val),
+            _ => None,
+        }
+    }
+
+    /// One number a lane.
+    pub fn lanes(self, b: &mut Builder) -> Val {
+        match self {
+            Ix::Const(n) => {
+                let v = b.i(n as i64);
+                b.splat(v, 1)
+            }
+            Ix::Uni { val, .. } => b.splat(val, 1),
+            Ix::Seq { base, .. } => {
+                let lane = b.lane();
+                b.add(base, lane)
+            }
+            Ix::Lane(v) => v,
+        }
+    }
+
+    pub fn add(self, other: Ix, b: &mut Builder) -> Ix {
+        let aligned = self.aligned() && other.aligned();
+        match (self, other) {
+            (Ix::Const(x), Ix::Const(y)) => Ix::Const(x + y),
+            (Ix::Const(0), x) | (x, Ix::Const(0)) => x,
+            (Ix::Lane(_), _) | (_, Ix::Lane(_)) | (Ix::Seq { .. }, Ix::Seq { .. }) => {
+                let (x, y) = (self.lanes(b), other.lanes(b));
+                Ix::Lane(b.add(x, y))
+            }
+            (Ix::Seq { base, .. }, x) | (x, Ix::Seq { base, .. }) => {
+                let base = match x.uniform(b) {
+                    Some(u) => b.add(base, u),
+                    None => base,
+                };
+                Ix::Seq { base, aligned }
+            }
+            (x, y) => {
+                let (x, y) = (x.uniform(b), y.uniform(b));
+                match (x, y) {
+                    (Some(x), Some(y)) => Ix::Uni { val: b.add(x, y), aligned },
+                    _ => Ix::Const(0),
+                }
+            }
+        }
+    }
+
+    pub fn mul(self, n: u64, b: &mut Builder) -> Ix {
+        match self {
+            _ if n == 1 => self,
+            Ix::Const(x) => Ix::Const(x * n),
+            Ix::Uni { val, aligned } => {
+                let k = b.i(n as i64);
+                Ix::Uni { val: b.mul(val, k), aligned: aligned || wide_multiple(n) }
+            }
+            Ix::Seq { .. } | Ix::Lane(_) => {
+                let v = self.lanes(b);
+                let k = b.i(n as i64);
+                Ix::Lane(b.mul(v, k))
+            }
+        }
+    }
+
+    /// Quotient and remainder by a constant.
+    pub fn div_rem(self, n: u64, b: &mut Builder) -> (Ix, Ix) {
+        match self {
+            _ if n == 1 => (self, Ix::Const(0)),
+            Ix::Const(x) => (Ix::Const(x / n), Ix::Const(x % n)),
+            Ix::Uni { val, aligned } => {
+                let k = b.i(n as i64);
+                let (q, r) = (b.div(val, k), b.rem(val, k));
+                (Ix::uni(q), Ix::Uni { val: r, aligned: aligned && wide_multiple(n) })
+            }
+            // 32 consecutive numbers from a multiple of 32 have one quotient if the divisor is a multiple of 32.
+            Ix::Seq { base, aligned: true } if wide_multiple(n) => {
+                let k = b.i(n as i64);
+                let (q, r) = (b.div(base, k), b.rem(base, k));
+                (Ix::uni(q), Ix::Seq { base: r, aligned: true })
+            }
+            Ix::Seq { .. } | Ix::Lane(_) => {
+                let v = self.lanes(b);
+                let k = b.i(n as i64);
+                (Ix::Lane(b.div(v, k)), Ix::Lane(b.rem(v, k)))
+            }
+        }
+    }
+
+    /// Address of this element behind a uniform base (i32 or i64).
+    pub fn address(self, base: Option<Val>, b: &mut Builder) -> Addr {
+        let plus = |b: &mut Builder, offset: Val| match base {
+            Some(base) if b.ty(base) == Ty::Uniform(Elem::I64) => {
+                let wide = b.wide(offset);
+                b.bin(Bin::Add, base, wide)
+            }
+            Some(base) => b.add(base, offset),
+            None => offset,
+        };
+        match self {
+            Ix::Const(n) => {
+                let n = b.i(n as i64);
+                Addr::Uniform { base: plus(b, n) }
+            }
+            Ix::Uni { val, .. } => Addr::Uniform { base: plus(b, val) },
+            Ix::Seq { base: offset, .. } => Addr::Contig { base: plus(b, offset) },
+            Ix::Lane(index) => {
+                let base = base.unwrap_or_else(|| b.i(0));
+                Addr::Lanes { base, index }
+            }
+        }
+    }
+}
+
+/// Row-major index of `idx` in an array of extents `dims`.
+pub fn flatten(dims: &[u64], idx: &[Ix], b: &mut Builder) -> Ix {
+    let mut flat = Ix::Const(0);
+    for (&n, &i) in dims.iter().zip(idx) {
+        flat = flat.mul(n, b).add(i, b);
+    }
+    flat
+}
+
+/// Inverse of [`flatten`].
+pub fn unflatten(dims: &[u64], flat: Ix, b: &mut Builder) -> Vec<Ix> {
+    let mut rest = flat;
+    let mut out = vec![Ix::Const(0); dims.len()];
+    for i in (0..dims.len()).rev() {
+        if i == 0 {
+            out[0] = rest;
+            break;
+        }
+        if dims[i] == 1 {
+            continue;
+        }
+        // Nothing but extents of 1 in front: the rest is this axis.
+        if dims[..i].iter().all(|d| *d == 1) {
+            out[i] = rest;
+            break;
+        }
+        let (q, r) = rest.div_rem(dims[i], b);
+        out[i] = r;
+        rest = q;
+    }
+    out
+}

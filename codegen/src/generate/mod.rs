@@ -1,0 +1,287 @@
+//! Kernel bodies, generated from the ops of a kernel's graph.
+//!
+//! In: a kernel's graph and its schedule. Out: a kernel program and what each of its parameters stands for. Only the
+//! cores of matmul, delta rule, top-k, attention and pool selection are templates; everything else is the graph's ops,
+//! evaluated element by element by one function ([`eval`]) over whatever index the form gives it.
+
+mod attend;
+mod delta;
+mod eval;
+mod index;
+mod interface;
+mod row;
+mod scope;
+mod scores;
+mod select;
+mod skinny;
+mod state;
+mod sums;
+mod top_k;
+
+use std::collections::HashMap;
+
+use unglue_ir::graph::{Graph, ValueId};
+use unglue_ir::infer::op_name;
+use unglue_ir::types::{Dim, TensorType};
+use unglue_passes::schedule::{Bucket, Form, Schedule};
+
+use crate::error::CodegenError;
+use crate::kp::build::Builder;
+use crate::kp::{Bound, Mem, Place, Program, Val, verify};
+
+pub use interface::{StepBuffer, StepScalar, Use};
+
+use index::Ix;
+use interface::Interface;
+
+/// A kernel's program and interface.
+#[derive(Clone, Debug)]
+pub struct Generated {
+    pub program: Program,
+    /// Parallel to `program.params`.
+    pub uses: Vec<Use>,
+}
+
+type Res<T> = Result<T, CodegenError>;
+
+/// Where a value that is not formed inline stands.
+#[derive(Clone, Debug)]
+enum Kept {
+    /// One uniform value an element.
+    Regs(Vec<Val>),
+    /// Workgroup memory; with `by_row`, row r of the step at r * `elements`.
+    Shared { place: Place, elements: u64, by_row: bool },
+    /// The element that the anchor's lanes hold now; one value for each inner choice.
+    Lane(Vec<Val>),
+}
+
+/// State of one kernel's generation.
+struct Gen<'a> {
+    name: &'a str,
+    g: &'a Graph,
+    schedule: &'a Schedule,
+    bucket: Bucket,
+    b: Builder,
+    iface: Interface,
+    kept: HashMap<ValueId, Kept>,
+    /// Values already formed at an index, one map for each open block.
+    memo: Vec<HashMap<(ValueId, Vec<Ix>), Val>>,
+    /// Row of the step that is being formed (uniform).
+    row: Val,
+    /// Head axis that the scope fixes: its extent and number.
+    head: Option<(u64, Val)>,
+    /// Lanes that have an element.
+    mask: Option<Val>,
+}
+
+/// Generates the program of a kernel.
+///
+/// # Errors
+/// [`CodegenError::Generate`] for an op that the schedule should have refused, [`CodegenError::Verify`] if the program
+/// breaks a rule.
+pub fn generate(name: &str, g: &Graph, schedule: &Schedule, bucket: Bucket) -> Result<Generated, CodegenError> {
+    let mut b = Builder::new(name, schedule.waves);
+    let row = b.i(0);
+    let mut generator = Gen {
+        name,
+        g,
+        schedule,
+        bucket,
+        b,
+        iface: Interface::default(),
+        kept: HashMap::new(),
+        memo: vec![HashMap::new()],
+        row,
+        head: None,
+        mask: None,
+    };
+    match &schedule.form {
+        Form::Row { rows } => generator.row_form(*rows)?,
+        Form::Skinny(s) => generator.skinny_form(s)?,
+        Form::Delta { node, heads, keys, values } => generator.delta_form(*node, *heads, *keys, *values)?,
+        Form::Attend { node, heads, width } => generator.attend_form(*node, *heads, *width)?,
+        Form::Scores { node } => generator.scores_form(*node)?,
+        Form::Select { node } => generator.select_form(*node)?,
+    }
+    let uses = generator.iface.uses;
+    let program = generator.b.finish();
+    verify::verify(&program)?;
+    Ok(Generated { program, uses })
+}
+
+impl<'a> Gen<'a> {
+    fn fault<T>(&self, id: ValueId, found: impl Into<String>) -> Res<T> {
+        Err(CodegenError::Generate {
+            kernel: self.name.into(),
+            node: id.0,
+            op: op_name(&self.g.node(id).op),
+            found: found.into(),
+        })
+    }
+
+    fn tensor(&self, id: ValueId) -> Res<&'a TensorType> {
+        match self.g.ty(id).tensor() {
+            Some(t) => Ok(t),
+            None => self.fault(id, "not a tensor"),
+        }
+    }
+
+    /// Extents of one row: all axes but a leading symbol.
+    fn dims(&self, id: ValueId) -> Res<Vec<u64>> {
+        let t = self.tensor(id)?;
+        Ok(t.shape.iter().skip(usize::from(has_rows(t))).map(|d| self.extent(*d)).collect())
+    }
+
+    fn extent(&self, d: Dim) -> u64 {
+        match d {
+            Dim::Fixed(n) => n,
+            Dim::Pools => self.bucket.pools,
+            Dim::Rows | Dim::Logits | Dim::Seqs => 1,
+        }
+    }
+
+    fn elements(&self, id: ValueId) -> Res<u64> {
+        Ok(self.dims(id)?.iter().product())
+    }
+
+    fn mem(&self, id: ValueId) -> Res<Mem> {
+        match self.tensor(id)?.dtype().and_then(interface::mem_of) {
+            Some(m) => Ok(m),
+            None => self.fault(id, "a storage format that kernels do not load yet"),
+        }
+    }
+
+    fn leaf(&mut self, id: ValueId) -> Res<(Place, Mem)> {
+        match self.iface.leaf(&mut self.b, self.g, id) {
+            Some(p) => Ok(p),
+            None => self.fault(id, "not a leaf that kernels can load"),
+        }
+    }
+
+    fn step_value(&mut self, s: StepBuffer, at: Val) -> Val {
+        let place = self.iface.step(&mut self.b, s);
+        self.b.load_uniform(place, at)
+    }
+
+    fn scalar(&mut self, s: StepScalar) -> Val {
+        self.iface.scalar(&mut self.b, s)
+    }
+
+    fn bound(&self) -> Bound {
+        self.mask.map_or(Bound::All, Bound::Mask)
+    }
+
+    /// Runs `f` with a memo of its own: values formed inside a block end with it.
+    fn scoped<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> T {
+        self.memo.push(HashMap::new());
+        let kept: Vec<ValueId> = self.kept.keys().copied().collect();
+        let out = f(self);
+        self.memo.pop();
+        // Registers defined inside the block are out of scope; workgroup memory stays.
+        self.kept.retain(|id, k| kept.contains(id) || matches!(k, Kept::Shared { .. }));
+        out
+    }
+
+    /// `for i in (start..end).step_by(step)`.
+    fn looped(
+        &mut self,
+        range: (Val, Val, i64),
+        init: &[Val],
+        body: impl FnOnce(&mut Self, Val, &[Val]) -> Res<Vec<Val>>,
+    ) -> Res<Vec<Val>> {
+        // The builder lends itself to the body through a swap: the body needs the whole generator.
+        let mut b = std::mem::replace(&mut self.b, Builder::new("", 1));
+        let out = b.for_loop(range, init, |b, i, params| {
+            std::mem::swap(&mut self.b, b);
+            let out = self.scoped(|s| body(s, i, params));
+            std::mem::swap(&mut self.b, b);
+            out
+        });
+        self.b = b;
+        out
+    }
+
+    fn when(&mut self, cond: Val, then: impl FnOnce(&mut Self) -> Res<()>) -> Res<()> {
+        let mut b = std::mem::replace(&mut self.b, Builder::new("", 1));
+        let out = b.when(cond, |b| {
+            std::mem::swap(&mut self.b, b);
+            let out = self.scoped(then);
+            std::mem::swap(&mut self.b, b);
+            out
+        });
+        self.b = b;
+        out
+    }
+
+    fn choose(
+        &mut self,
+        cond: Val,
+        yes: impl FnOnce(&mut Self) -> Res<Val>,
+        no: impl FnOnce(&mut Self) -> Res<Val>,
+    ) -> Res<Val> {
+        let mut b = std::mem::replace(&mut self.b, Builder::new("", 1));
+        let cell = std::cell::RefCell::new(self);
+        let run = |b: &mut Builder, f: &mut dyn FnMut(&mut Gen<'a>) -> Res<Val>| {
+            let mut this = cell.borrow_mut();
+            std::mem::swap(&mut this.b, b);
+            let out = this.scoped(f);
+            std::mem::swap(&mut this.b, b);
+            out
+        };
+        let (mut yes, mut no) = (Some(yes), Some(no));
+        let twice = "a branch was generated twice";
+        let out = b.choose(
+            cond,
+            |b| {
+                run(b, &mut |s| match yes.take() {
+                    Some(f) => f(s),
+                    None => s.fault(ValueId(0), twice),
+                })
+            },
+            |b| {
+                run(b, &mut |s| match no.take() {
+                    Some(f) => f(s),
+                    None => s.fault(ValueId(0), twice),
+                })
+            },
+        );
+        cell.into_inner().b = b;
+        out
+    }
+
+    /// Elements 0..n over all lanes of all waves.
+    fn for_elements(&mut self, n: u64, body: impl FnOnce(&mut Self, Ix) -> Res<()>) -> Res<()> {
+        let wave = self.b.wave();
+        let lanes = self.b.i(32);
+        let start = self.b.mul(wave, lanes);
+        let end = self.b.i(n as i64);
+        let step = 32 * i64::from(self.b.waves());
+        self.looped((start, end, step), &[], |s, i, _| {
+            let outer = s.mask;
+            if n % 32 != 0 {
+                let ix = Ix::Seq { base: i, aligned: true };
+                s.mask_below(ix, n);
+            }
+            body(s, Ix::Seq { base: i, aligned: true })?;
+            s.mask = outer;
+            Ok(vec![])
+        })?;
+        Ok(())
+    }
+
+    /// Restricts the mask to indices below n.
+    fn mask_below(&mut self, ix: Ix, n: u64) {
+        let at = ix.lanes(&mut self.b);
+        let end = self.b.i(n as i64);
+        let below = self.b.cmp(crate::kp::Cmp::Lt, at, end);
+        self.mask = Some(match self.mask {
+            Some(m) => self.b.and(m, below),
+            None => below,
+        });
+    }
+}
+
+/// True if the first axis counts rows of the step.
+fn has_rows(t: &TensorType) -> bool {
+    t.shape.first().is_some_and(|d| matches!(d, Dim::Rows | Dim::Logits | Dim::Seqs))
+}

@@ -1,0 +1,184 @@
+//! Values that a scope keeps: formed in order, by all waves together or by each for itself.
+
+use std::collections::HashMap;
+
+use unglue_ir::graph::{Graph, ValueId};
+use unglue_ir::op::{Op, ReduceKind};
+use unglue_ir::types::DType;
+use unglue_passes::schedule::{Place as Keep, Staged};
+
+use super::index::{Ix, unflatten};
+use super::{Gen, Kept, Res};
+use crate::kp::{Addr, Bound, Mem, Place, Val};
+
+impl<'a> Gen<'a> {
+    /// Forms the kept values of the current row. `rows`: rows that workgroup memory holds at a time.
+    pub fn keep_all(&mut self, staged: &[Staged], rows: u64) -> Res<()> {
+        for s in staged {
+            self.keep(s, rows)?;
+        }
+        Ok(())
+    }
+
+    pub fn keep(&mut self, s: &Staged, rows: u64) -> Res<()> {
+        let g = self.g;
+        let id = s.node;
+        match (&g.node(id).op, s.place) {
+            (Op::Repeat { .. }, _) => self.keep_repeat(id),
+            (Op::TopK { k }, _) => self.keep_top_k(id, *k),
+            (Op::Reduce { kind, axis, .. }, place) if self.is_wide(id)? => {
+                self.keep_wide(id, *kind, *axis, s.elements, matches!(place, Keep::Registers))
+            }
+            (_, Keep::Registers) => self.keep_registers(id, s.elements),
+            (_, Keep::Shared { .. }) => self.keep_shared(id, s.elements, rows),
+        }
+    }
+
+    /// True for reductions that `eval` does not unroll.
+    fn is_wide(&self, id: ValueId) -> Res<bool> {
+        let node = self.g.node(id);
+        let Op::Reduce { kind, axis, order } = node.op else { return Ok(false) };
+        let n = self.tensor(node.args[0])?.shape[axis as usize].fixed().unwrap_or(u64::MAX);
+        Ok(match kind {
+            ReduceKind::Sum => order == unglue_ir::order::Order::Lanes,
+            ReduceKind::Max => n > 32,
+        })
+    }
+
+    /// Index of element `flat` of the scope: all axes, or those behind the fixed head.
+    pub fn scope_index(&mut self, id: ValueId, flat: Ix) -> Res<Vec<Ix>> {
+        let dims = self.dims(id)?;
+        Ok(match self.head {
+            Some((h, number)) if dims.len() == 2 && dims[0] == h => vec![Ix::uni(number), flat],
+            _ => unflatten(&dims, flat, &mut self.b),
+        })
+    }
+
+    fn keep_registers(&mut self, id: ValueId, elements: u64) -> Res<()> {
+        let mut regs = Vec::new();
+        for i in 0..elements {
+            let idx = self.scope_index(id, Ix::Const(i))?;
+            regs.push(self.eval(id, &idx)?);
+        }
+        self.kept.insert(id, Kept::Regs(regs));
+        Ok(())
+    }
+
+    fn shared_mem(&self, id: ValueId) -> Res<Mem> {
+        Ok(match self.tensor(id)?.dtype() {
+            Some(DType::Bf16) => Mem::Bf16,
+            Some(DType::F16) => Mem::F16,
+            Some(DType::I32) => Mem::I32,
+            _ => Mem::F32,
+        })
+    }
+
+    fn keep_shared(&mut self, id: ValueId, elements: u64, rows: u64) -> Res<()> {
+        let mem = self.shared_mem(id)?;
+        let place = self.shared_array(id, mem, elements * rows);
+        let base = if rows > 1 {
+            let n = self.b.i(elements as i64);
+            Some(self.b.mul(self.row, n))
+        } else {
+            None
+        };
+        self.for_elements(elements, |s, at| {
+            let idx = s.scope_index(id, at)?;
+            let v = s.eval(id, &idx)?;
+            s.store(place, base, at, v);
+            Ok(())
+        })?;
+        self.b.barrier();
+        self.kept.insert(id, Kept::Shared { place, elements, by_row: rows > 1 });
+        // What was formed inline before now has a place.
+        for m in &mut self.memo {
+            m.retain(|(v, _), _| *v != id);
+        }
+        Ok(())
+    }
+
+    pub fn shared_array(&mut self, id: ValueId, mem: Mem, len: u64) -> Place {
+        self.b.shared(&format!("v{}", id.0), mem, len)
+    }
+
+    fn keep_wide(&mut self, id: ValueId, kind: ReduceKind, axis: u32, elements: u64, registers: bool) -> Res<()> {
+        let arg = self.g.node(id).args[0];
+        let a = axis as usize - 1;
+        let n = self.dims(arg)?[a];
+        if registers {
+            let idx = self.scope_index(id, Ix::Const(0))?;
+            let v = match kind {
+                ReduceKind::Sum => self.workgroup_sum(n, |s, at| s.reduce_term(id, a, &idx, at))?,
+                ReduceKind::Max => self.workgroup_max(n, |s, at| s.reduce_term(id, a, &idx, at))?,
+            };
+            self.kept.insert(id, Kept::Regs(vec![v]));
+            return Ok(());
+        }
+        if kind == ReduceKind::Max {
+            return self.fault(id, "several wide maxima in a row");
+        }
+        let place = self.shared_array(id, Mem::F32, elements);
+        let wave = self.b.wave();
+        let end = self.b.i(elements as i64);
+        let step = i64::from(self.b.waves());
+        self.looped((wave, end, step), &[], |s, item, _| {
+            let idx = s.scope_index(id, Ix::uni(item))?;
+            let v = s.wave_sum(n, |s, at| s.reduce_term(id, a, &idx, at))?;
+            s.b.store(place, Addr::Uniform { base: item }, Bound::All, v);
+            Ok(vec![])
+        })?;
+        self.b.barrier();
+        self.kept.insert(id, Kept::Shared { place, elements, by_row: false });
+        Ok(())
+    }
+
+    /// A repeat runs on registers: its body is evaluated element by element inside a loop.
+    pub fn keep_repeat(&mut self, id: ValueId) -> Res<()> {
+        let g: &'a Graph = self.g;
+        let node = g.node(id);
+        let Op::Repeat { body, count } = node.op else { return self.fault(id, "not a repeat") };
+        let body = &g.bodies[body as usize];
+        let mut operands = Vec::new();
+        for &arg in &node.args {
+            operands.push(self.registers_of(arg)?);
+        }
+        let inputs: Vec<ValueId> = body.inputs().map(|(_, v)| v).collect();
+        let result = body.outputs[0].1;
+        let (zero, end) = (self.b.i(0), self.b.i(i64::from(count)));
+        let first = operands[0].clone();
+        let out = self.looped((zero, end, 1), &first, |s, _, carried| {
+            let mut kept = HashMap::new();
+            for (i, &v) in inputs.iter().enumerate() {
+                let regs = if i == 0 { carried.to_vec() } else { operands[i].clone() };
+                kept.insert(v, Kept::Regs(regs));
+            }
+            s.in_body(body, kept, |s| s.registers_of(result))
+        })?;
+        self.kept.insert(id, Kept::Regs(out));
+        Ok(())
+    }
+
+    /// All elements of a small value as uniforms.
+    fn registers_of(&mut self, id: ValueId) -> Res<Vec<Val>> {
+        let n = self.elements(id)?;
+        let mut regs = Vec::new();
+        for i in 0..n {
+            let dims = self.dims(id)?;
+            let idx = unflatten(&dims, Ix::Const(i), &mut self.b);
+            regs.push(self.eval(id, &idx)?);
+        }
+        Ok(regs)
+    }
+
+    /// Evaluates values of a repeat body: another graph with its own kept values.
+    fn in_body<T>(&mut self, body: &'a Graph, kept: HashMap<ValueId, Kept>, f: impl FnOnce(&mut Self) -> Res<T>) -> Res<T> {
+        let (g, outer) = (self.g, std::mem::replace(&mut self.kept, kept));
+        let memo = std::mem::replace(&mut self.memo, vec![HashMap::new()]);
+        self.g = body;
+        let out = f(self);
+        self.g = g;
+        self.kept = outer;
+        self.memo = memo;
+        out
+    }
+}

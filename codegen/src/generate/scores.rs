@@ -1,0 +1,135 @@
+//! Pool scores: one pool a lane. Pools that are not complete at the row get -inf and touch no memory.
+
+use unglue_ir::graph::ValueId;
+use unglue_ir::op::Op;
+use unglue_ir::types::StateKind;
+use unglue_passes::schedule::strip_reshapes;
+
+use super::index::Ix;
+use super::interface::state_leaf;
+use super::state::RowPlace;
+use super::{Gen, Res, StepBuffer, StepScalar};
+use crate::kp::{Addr, Bin, Bound, Cmp, Conv, Mem, Place, Val};
+
+/// Components of one load of a pooled key: the chains of the `strided8` order.
+const VEC: u64 = 8;
+
+impl Gen<'_> {
+    pub fn scores_form(&mut self, node: ValueId) -> Res<()> {
+        self.row = self.b.group(1);
+        let rows = self.scalar(StepScalar::Rows);
+        let here = self.b.cmp(Cmp::Lt, self.row, rows);
+        self.when(here, |s| s.score_pools(node))
+    }
+
+    fn score_pools(&mut self, node: ValueId) -> Res<()> {
+        let args = self.g.node(node).args.clone();
+        let StateKind::Pool { width, pool } = *self.state_kind(args[2])? else { return self.fault(node, "not a pool") };
+        let heads = self.dims(args[0])?[0];
+        let total = self.bucket.pools;
+        let (x, wave) = (self.b.group(0), self.b.wave());
+        let (waves, lanes) = (self.b.i(i64::from(self.b.waves())), self.b.i(32));
+        let number = self.b.mul(x, waves);
+        let number = self.b.add(number, wave);
+        let first = self.b.mul(number, lanes);
+        let at = Ix::Seq { base: first, aligned: true };
+        self.mask_below(at, total);
+        let inside = self.mask;
+        let p = self.row_place();
+        let (index, complete) = self.pool_rows(&p, at, pool, width);
+        self.mask = Some(match inside {
+            Some(m) => self.b.and(m, complete),
+            None => complete,
+        });
+        let (keys, _) = self.leaf(state_leaf(self.g, args[2]))?;
+        let score = self.head_sum(node, (keys, index), heads, width)?;
+        let low = self.b.f(f32::NEG_INFINITY);
+        let score = self.b.select(complete, score, low);
+        self.mask = inside;
+        let name = self.g.outputs[0].0.clone();
+        let place = self.iface.output(&mut self.b, &name, Mem::F32);
+        let base = self.row_base(&[total]);
+        self.store(place, Some(base), at, score);
+        Ok(())
+    }
+
+    /// First element of each lane's pooled key, and whether the pool is complete at the row.
+    fn pool_rows(&mut self, p: &RowPlace, at: Ix, pool: u64, width: u64) -> (Val, Val) {
+        let numbers = at.lanes(&mut self.b);
+        let (size, per_seq) = (self.scalar(StepScalar::BlockSize), self.scalar(StepScalar::BlocksPerSeq));
+        let blocks = self.scalar(StepScalar::NumBlocks);
+        let k = self.b.i(pool as i64);
+        let one = self.b.i(1);
+        let seen = self.b.add(p.position, one);
+        let done = self.b.div(seen, k);
+        let mut fine = self.b.cmp(Cmp::Lt, numbers, done);
+        fine = self.b.and(fine, p.live);
+        let rows = self.b.div(size, k);
+        let (entry, inside) = (self.b.div(numbers, rows), self.b.rem(numbers, rows));
+        let listed = self.b.cmp(Cmp::Lt, entry, per_seq);
+        fine = self.b.and(fine, listed);
+        let line = self.b.mul(p.seq, per_seq);
+        let place = self.iface.step(&mut self.b, StepBuffer::BlockTable);
+        let block = self.b.load(place, Addr::Lanes { base: line, index: entry }, Bound::Mask(fine), 1);
+        let zero = self.b.i(0);
+        let (ge, lt) = (self.b.cmp(Cmp::Ge, block, zero), self.b.cmp(Cmp::Lt, block, blocks));
+        let exists = self.b.and(ge, lt);
+        fine = self.b.and(fine, exists);
+        let block = self.b.select(fine, block, zero);
+        let (block, rows, inside) = (self.b.wide(block), self.b.wide(rows), self.b.wide(inside));
+        let first = self.b.bin(Bin::Mul, block, rows);
+        let row = self.b.bin(Bin::Add, first, inside);
+        let width = self.b.i64(width as i64);
+        (self.b.bin(Bin::Mul, row, width), fine)
+    }
+
+    /// head_scale * sum_a w_a * max(dot_scale * (q_a . K), 0), heads ascending by fma from +0.
+    fn head_sum(&mut self, node: ValueId, keys: (Place, Val), heads: u64, width: u64) -> Res<Val> {
+        let Op::IndexScores { dot_scale, head_scale, .. } = self.g.node(node).op else { return self.fault(node, "op") };
+        let args = self.g.node(node).args.clone();
+        let (query, _) = self.leaf(strip_reshapes(self.g, args[0]))?;
+        let (weights, _) = self.leaf(strip_reshapes(self.g, args[1]))?;
+        let zero = self.b.f(0.0);
+        let init = self.b.splat(zero, 1);
+        let row = self.row;
+        let (start, end) = (self.b.i(0), self.b.i(heads as i64));
+        let total = self.looped((start, end, 1), &[init], |s, a, acc| {
+            let n = s.b.i(heads as i64);
+            let line = s.b.mul(row, n);
+            let head = s.b.add(line, a);
+            let dot = s.pool_dot(query, head, keys, width)?;
+            let scale = s.b.f(f32::from_bits(dot_scale));
+            let scaled = s.b.mul(dot, scale);
+            let relu = s.b.bin(Bin::Max, scaled, zero);
+            let w = s.b.load_uniform(weights, head);
+            Ok(vec![s.b.fma(w, relu, acc[0])])
+        })?;
+        let scale = self.b.f(f32::from_bits(head_scale));
+        Ok(self.b.mul(total[0], scale))
+    }
+
+    /// Dot product of one head's query and each lane's key, in the `strided8` order.
+    fn pool_dot(&mut self, query: Place, head: Val, (keys, index): (Place, Val), width: u64) -> Res<Val> {
+        let zero = self.b.f(0.0);
+        let init = self.b.splat(zero, VEC as u8);
+        let bound = self.bound();
+        let w = self.b.i(width as i64);
+        let line = self.b.mul(head, w);
+        let (start, end) = (self.b.i(0), self.b.i(width as i64));
+        let same = self.b.i(0);
+        let same = self.b.splat(same, 1);
+        let acc = self.looped((start, end, VEC as i64), &[init], |s, c, acc| {
+            let base = s.b.add(line, c);
+            let q = s.b.load(query, Addr::Lanes { base, index: same }, Bound::All, VEC as u8);
+            let k = s.b.load(keys, Addr::Lanes { base: c, index }, bound, VEC as u8);
+            Ok(vec![s.b.fma(q, k, acc[0])])
+        })?;
+        let parts: Vec<Val> = (0..VEC as u8).map(|i| self.b.component(acc[0], i)).collect();
+        Ok(self.strided_total(&parts))
+    }
+
+    /// Truth as 0 or 1.
+    pub fn flag(&mut self, cond: Val) -> Val {
+        self.b.conv(Conv::BoolToI32, cond)
+    }
+}

@@ -1,0 +1,486 @@
+//! Skinny form: contractions over few rows, with glue before and behind.
+//!
+//! A wave owns up to 32 outputs. For each it streams the weight row once for all unrolled rows, reduces over the lanes
+//! and leaves the sum in the lane that has the output's number; then the epilogue runs with one output a lane.
+
+use std::collections::HashMap;
+
+use unglue_ir::graph::ValueId;
+use unglue_ir::op::Op;
+use unglue_ir::order::Order;
+use unglue_passes::schedule::{Label, Segment, Skinny, YAxis, strip_reshapes};
+
+use super::index::{Ix, flatten};
+use super::{Gen, Kept, Res, StepScalar};
+use crate::kp::{Addr, Bin, Bound, Cmp, Place, Reduce, Val};
+
+/// Elements of a weight row that a wave loads at once: 8 components in each of 32 lanes.
+const CHUNK: u64 = 256;
+/// Weights beyond this many elements are addressed with 64 bits: byte offsets stay inside 32 bits below it.
+const WIDE_ELEMENTS: u64 = 1 << 29;
+
+/// One contraction for one wave: where its weight and its operand start.
+struct Lines {
+    k: u64,
+    weight: Place,
+    /// First element of the output's weight row is `base + n * k`.
+    weight_base: Option<Val>,
+    x: Place,
+    /// First element of each unrolled row's operand.
+    x_bases: Vec<Val>,
+    /// The expert has a slot; `None` if there is no choice.
+    valid: Option<Val>,
+    wide: bool,
+}
+
+/// Position of a wave inside a segment.
+struct Span {
+    /// First output of the wave.
+    n0: Val,
+    rows: Vec<Val>,
+}
+
+impl Gen<'_> {
+    pub fn skinny_form(&mut self, s: &Skinny) -> Res<()> {
+        let rows = self.scalar(StepScalar::Rows);
+        if s.rows_on_grid {
+            self.row = self.b.group(2);
+            let here = self.b.cmp(Cmp::Lt, self.row, rows);
+            return self.when(here, |g| {
+                g.prologue(s, 1)?;
+                g.segments(s, rows)
+            });
+        }
+        self.prologue(s, u64::from(self.bucket.rows_max))?;
+        self.segments(s, rows)
+    }
+
+    fn prologue(&mut self, s: &Skinny, rows: u64) -> Res<()> {
+        let staged = self.schedule.staged.clone();
+        if staged.is_empty() && s.side_outputs.is_empty() {
+            return Ok(());
+        }
+        if rows == 1 {
+            self.keep_all(&staged, 1)?;
+            return self.side_outputs(s);
+        }
+        let (zero, end) = (self.b.i(0), self.scalar(StepScalar::Rows));
+        self.looped((zero, end, 1), &[], |g, row, _| {
+            g.row = row;
+            g.keep_all(&staged, rows)?;
+            g.side_outputs(s)?;
+            g.b.barrier();
+            Ok(vec![])
+        })?;
+        Ok(())
+    }
+
+    /// Values that only the first workgroup writes.
+    fn side_outputs(&mut self, s: &Skinny) -> Res<()> {
+        if s.side_outputs.is_empty() {
+            return Ok(());
+        }
+        let (x, y) = (self.b.group(0), self.b.group(1));
+        let sum = self.b.bin(Bin::Or, x, y);
+        let first = self.is(Cmp::Eq, sum, 0);
+        self.when(first, |g| s.side_outputs.iter().try_for_each(|o| g.write_output(*o)))
+    }
+
+    fn segments(&mut self, s: &Skinny, rows: Val) -> Res<()> {
+        let block = self.b.group(0);
+        let mut start = 0u64;
+        for segment in &s.segments {
+            let blocks = Skinny::blocks(segment, self.b.waves());
+            let (lo, hi) = (self.b.i(start as i64), self.b.i((start + blocks) as i64));
+            let (ge, lt) = (self.b.cmp(Cmp::Ge, block, lo), self.b.cmp(Cmp::Lt, block, hi));
+            let mine = self.b.and(ge, lt);
+            self.when(mine, |g| {
+                let local = g.b.sub(block, lo);
+                let waves = g.b.i(i64::from(g.b.waves()));
+                let wave = g.b.wave();
+                let number = g.b.mul(local, waves);
+                let number = g.b.add(number, wave);
+                let per = g.b.i(i64::from(segment.outputs_per_wave));
+                let n0 = g.b.mul(number, per);
+                let inside = g.is(Cmp::Lt, n0, segment.n as i64);
+                g.when(inside, |g| g.wave_rows(s, segment, n0, rows))
+            })?;
+            start += blocks;
+        }
+        Ok(())
+    }
+
+    fn wave_rows(&mut self, s: &Skinny, segment: &Segment, n0: Val, rows: Val) -> Res<()> {
+        if s.rows_on_grid || self.bucket.rows_max == 1 {
+            let row = self.row;
+            return self.wave_outputs(s, segment, &Span { n0, rows: vec![row] }, rows);
+        }
+        let zero = self.b.i(0);
+        self.looped((zero, rows, i64::from(s.row_unroll)), &[], |g, first, _| {
+            let one = g.b.i(1);
+            let last = g.b.sub(rows, one);
+            let list = (0..s.row_unroll)
+                .map(|i| {
+                    let i = g.b.i(i64::from(i));
+                    let row = g.b.add(first, i);
+                    // Rows past the end repeat the last one; their results are not stored.
+                    g.b.bin(Bin::Min, row, last)
+                })
+                .collect();
+            g.wave_outputs(s, segment, &Span { n0, rows: list }, rows)?;
+            Ok(vec![])
+        })?;
+        Ok(())
+    }
+
+    fn wave_outputs(&mut self, s: &Skinny, segment: &Segment, span: &Span, _rows: Val) -> Res<()> {
+        let mut sums: HashMap<ValueId, Vec<Vec<Val>>> = HashMap::new();
+        for &anchor in &segment.anchors {
+            let choices = match self.g.node(anchor).op {
+                Op::GroupedMatMul { .. } => segment.inner_choices.unwrap_or(1),
+                _ => 1,
+            };
+            let per_choice = (0..choices)
+                .map(|j| {
+                    let j = segment.inner_choices.map(|_| j);
+                    self.anchor_sums(s, segment, span, anchor, j)
+                })
+                .collect::<Res<Vec<_>>>()?;
+            sums.insert(anchor, per_choice);
+        }
+        for r in 0..span.rows.len() {
+            self.row = span.rows[r];
+            let held = self.kept.clone();
+            for (&anchor, per_choice) in &sums {
+                self.kept.insert(anchor, Kept::Lane(per_choice.iter().map(|rows| rows[r]).collect()));
+            }
+            self.memo.push(HashMap::new());
+            let out = self.epilogue(s, segment, span.n0);
+            self.memo.pop();
+            self.kept = held;
+            out?;
+        }
+        Ok(())
+    }
+
+    /// The sums of one anchor (and choice): for each unrolled row a lane value, output n0 + l in lane l.
+    fn anchor_sums(&mut self, s: &Skinny, segment: &Segment, span: &Span, anchor: ValueId, j: Option<u64>) -> Res<Vec<Val>> {
+        match self.g.node(anchor).op {
+            Op::Reduce { axis, .. } => self.row_sums(span, anchor, axis),
+            Op::BatchMatMul { transposed: true, order: Order::Strided(chains) } => {
+                let lines = self.lines(s, span, anchor, j)?;
+                self.strided_sums(segment, span, &lines, u64::from(chains))
+            }
+            _ => {
+                let lines = self.lines(s, span, anchor, j)?;
+                match lines.valid {
+                    None => self.lane_sums(segment, span, &lines),
+                    Some(valid) => self.valid_sums(segment, span, &lines, valid),
+                }
+            }
+        }
+    }
+
+    /// Sums of an expert that may have no slot: zeros then, and no access.
+    fn valid_sums(&mut self, segment: &Segment, span: &Span, lines: &Lines, valid: Val) -> Res<Vec<Val>> {
+        let one = self.choose(
+            valid,
+            |g| Ok(g.lane_sums(segment, span, lines)?[0]),
+            |g| {
+                let zero = g.b.f(0.0);
+                Ok(g.b.splat(zero, 1))
+            },
+        )?;
+        Ok(vec![one])
+    }
+
+    fn row_sums(&mut self, span: &Span, anchor: ValueId, axis: u32) -> Res<Vec<Val>> {
+        let arg = self.g.node(anchor).args[0];
+        let a = axis as usize - 1;
+        let n = self.dims(arg)?[a];
+        let mut out = Vec::new();
+        for &row in &span.rows {
+            self.row = row;
+            self.memo.push(HashMap::new());
+            let sum = self.wave_sum(n, |s, at| s.reduce_term(anchor, a, &[Ix::Const(0)], at));
+            self.memo.pop();
+            let sum = sum?;
+            out.push(self.b.splat(sum, 1));
+        }
+        Ok(out)
+    }
+
+    /// Finds weight and operand of an anchor.
+    fn lines(&mut self, s: &Skinny, span: &Span, anchor: ValueId, j: Option<u64>) -> Res<Lines> {
+        let args = self.g.node(anchor).args.clone();
+        let w = *args.last().unwrap_or(&anchor);
+        let shape: Vec<u64> = self.dims(w)?;
+        let (weight, _) = self.leaf(strip_reshapes(self.g, w))?;
+        let xdims = self.dims(args[0])?;
+        let k = *xdims.last().unwrap_or(&1);
+        let elements: u64 = shape.iter().product();
+        let choice = match (j, s.y) {
+            (Some(j), _) => self.b.i(j as i64),
+            (None, YAxis::Choices(_) | YAxis::Heads(_)) => self.b.group(1),
+            _ => self.b.i(0),
+        };
+        let wide = elements > WIDE_ELEMENTS;
+        let (mut weight_base, mut valid) = (None, None);
+        match self.g.node(anchor).op {
+            Op::BatchMatMul { .. } => {
+                let per = self.b.i((shape[1] * shape[2]) as i64);
+                weight_base = Some(self.b.mul(choice, per));
+            }
+            Op::GroupedMatMul { .. } => {
+                let (slot, fine) = self.expert_slot(&args, span.rows[0], choice, shape[0])?;
+                weight_base = Some(self.scaled(slot, shape[1] * shape[2]));
+                valid = Some(fine);
+            }
+            _ => {}
+        }
+        let (x, x_bases) = self.operand_lines(&args, &xdims, span, choice)?;
+        Ok(Lines { k, weight, weight_base, x, x_bases, valid, wide })
+    }
+
+    /// Slot of the expert that a row chose.
+    fn expert_slot(&mut self, args: &[ValueId], row: Val, choice: Val, slots: u64) -> Res<(Val, Val)> {
+        self.row = row;
+        let id = self.eval(args[1], &[Ix::uni(choice)])?;
+        let experts = self.dims(args[2])?[0];
+        let (low, high) = (self.is(Cmp::Ge, id, 0), self.is(Cmp::Lt, id, experts as i64));
+        let known = self.b.and(low, high);
+        let zero = self.b.i(0);
+        let safe = self.b.select(known, id, zero);
+        let (table, _) = self.leaf(args[2])?;
+        let slot = self.b.load_uniform(table, safe);
+        let (low, high) = (self.is(Cmp::Ge, slot, 0), self.is(Cmp::Lt, slot, slots as i64));
+        let inside = self.b.and(low, high);
+        let fine = self.b.and(inside, known);
+        Ok((self.b.select(fine, slot, zero), fine))
+    }
+
+    fn operand_lines(&mut self, args: &[ValueId], dims: &[u64], span: &Span, choice: Val) -> Res<(Place, Vec<Val>)> {
+        let leaf = strip_reshapes(self.g, args[0]);
+        let per_row: u64 = dims.iter().product();
+        let k = *dims.last().unwrap_or(&1);
+        let (place, by_row) = match self.kept.get(&leaf) {
+            Some(Kept::Shared { place, by_row, .. }) => (*place, *by_row),
+            _ => (self.leaf(leaf)?.0, true),
+        };
+        let bases = span
+            .rows
+            .iter()
+            .map(|&row| {
+                let n = self.b.i(per_row as i64);
+                let base = if by_row { self.b.mul(row, n) } else { self.b.i(0) };
+                if dims.len() == 2 {
+                    let k = self.b.i(k as i64);
+                    let inner = self.b.mul(choice, k);
+                    return self.b.add(base, inner);
+                }
+                base
+            })
+            .collect();
+        Ok((place, bases))
+    }
+
+    /// Contraction along contiguous weight rows, in the `lanes` order.
+    fn lane_sums(&mut self, segment: &Segment, span: &Span, lines: &Lines) -> Res<Vec<Val>> {
+        let zero = self.b.f(0.0);
+        let init: Vec<Val> = span.rows.iter().map(|_| self.b.splat(zero, 1)).collect();
+        let (start, end) = (self.b.i(0), self.b.i(i64::from(segment.outputs_per_wave)));
+        self.looped((start, end, 1), &init, |g, i, acc| {
+            let n = g.b.add(span.n0, i);
+            let last = g.b.i(segment.n as i64 - 1);
+            // Outputs past the end repeat the last one; their lanes are masked in the epilogue.
+            let n = g.b.bin(Bin::Min, n, last);
+            let base = g.weight_row(lines, n);
+            let sums = g.dot_products(lines, base)?;
+            let lane = g.b.lane();
+            let here = g.b.cmp(Cmp::Eq, lane, i);
+            Ok(sums.iter().zip(acc).map(|(&s, &a)| g.b.select(here, s, a)).collect())
+        })
+    }
+
+    fn weight_row(&mut self, lines: &Lines, n: Val) -> Val {
+        let wide = lines.wide || lines.weight_base.is_some_and(|v| self.b.ty(v).elem() == crate::kp::Elem::I64);
+        let offset = if wide {
+            self.scaled(n, lines.k)
+        } else {
+            let k = self.b.i(lines.k as i64);
+            self.b.mul(n, k)
+        };
+        match lines.weight_base {
+            Some(base) if wide => {
+                let base = self.b.wide(base);
+                self.b.bin(Bin::Add, base, offset)
+            }
+            Some(base) => self.b.add(base, offset),
+            None => offset,
+        }
+    }
+
+    /// One output for all unrolled rows, uniform.
+    fn dot_products(&mut self, lines: &Lines, weight_row: Val) -> Res<Vec<Val>> {
+        let zero = self.b.f(0.0);
+        let init: Vec<Val> = lines.x_bases.iter().map(|_| self.b.splat(zero, 8)).collect();
+        let full = lines.k / CHUNK * CHUNK;
+        let mut acc = init;
+        if full > 0 {
+            let (start, end) = (self.b.i(0), self.b.i(full as i64));
+            acc = self.looped((start, end, CHUNK as i64), &acc, |g, c, acc| Ok(g.chunk(lines, weight_row, c, Bound::All, acc)))?;
+        }
+        if full < lines.k {
+            let c = self.b.i(full as i64);
+            let rest = self.b.i((lines.k - full) as i64);
+            acc = self.chunk(lines, weight_row, c, Bound::Count(rest), &acc);
+        }
+        Ok(acc.into_iter().map(|v| self.lanes_total(v)).collect())
+    }
+
+    fn chunk(&mut self, lines: &Lines, weight_row: Val, c: Val, bound: Bound, acc: &[Val]) -> Vec<Val> {
+        let at = Ix::uni(c);
+        let Addr::Uniform { base } = at.address(Some(weight_row), &mut self.b) else { return acc.to_vec() };
+        let w = self.b.load(lines.weight, Addr::Contig { base }, bound, 8);
+        lines
+            .x_bases
+            .iter()
+            .zip(acc)
+            .map(|(&x, &a)| {
+                let base = self.b.add(x, c);
+                let x = self.b.load(lines.x, Addr::Contig { base }, bound, 8);
+                self.b.fma(x, w, a)
+            })
+            .collect()
+    }
+
+    /// Tree of the `lanes` order over 8 components in 32 lanes: c^4, c^2, c^1 inside a lane, then the lanes.
+    fn lanes_total(&mut self, v: Val) -> Val {
+        let mut parts: Vec<Val> = (0..8).map(|i| self.b.component(v, i)).collect();
+        for half in [4, 2, 1] {
+            for i in 0..half {
+                parts[i] = self.b.bin(Bin::Add, parts[i], parts[i + half]);
+            }
+        }
+        self.b.reduce(Reduce::Add, parts[0])
+    }
+
+    /// Contraction along the slow weight axis: one output a lane, `chains` chains in each.
+    fn strided_sums(&mut self, segment: &Segment, span: &Span, lines: &Lines, chains: u64) -> Res<Vec<Val>> {
+        let zero = self.b.f(0.0);
+        let rows = span.rows.len();
+        let init: Vec<Val> = (0..rows * chains as usize).map(|_| self.b.splat(zero, 1)).collect();
+        let outer = self.mask;
+        self.mask_below(Ix::Seq { base: span.n0, aligned: true }, segment.n);
+        let full = lines.k / chains * chains;
+        let (start, end) = (self.b.i(0), self.b.i(full as i64));
+        let mut acc = self.looped((start, end, chains as i64), &init, |g, k0, acc| {
+            let mut out = acc.to_vec();
+            for c in 0..chains {
+                let c0 = g.b.i(c as i64);
+                let k = g.b.add(k0, c0);
+                g.strided_step(segment, span, lines, k, c as usize, chains as usize, &mut out);
+            }
+            Ok(out)
+        })?;
+        for k in full..lines.k {
+            let c = (k % chains) as usize;
+            let k = self.b.i(k as i64);
+            self.strided_step(segment, span, lines, k, c, chains as usize, &mut acc);
+        }
+        self.mask = outer;
+        Ok((0..rows).map(|r| self.strided_total(&acc[r * chains as usize..(r + 1) * chains as usize])).collect())
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the innermost step of one template")]
+    fn strided_step(&mut self, segment: &Segment, span: &Span, lines: &Lines, k: Val, c: usize, chains: usize, acc: &mut [Val]) {
+        let line = self.b.i(segment.n as i64);
+        let offset = self.b.mul(k, line);
+        let base = match lines.weight_base {
+            Some(b) => self.b.add(b, offset),
+            None => offset,
+        };
+        let w = self.load(lines.weight, Some(base), Ix::Seq { base: span.n0, aligned: true });
+        for (r, &x) in lines.x_bases.iter().enumerate() {
+            let at = self.b.add(x, k);
+            let x = self.b.load_uniform(lines.x, at);
+            let slot = &mut acc[r * chains + c];
+            *slot = self.b.fma(x, w, *slot);
+        }
+    }
+
+    /// Tree of the `strided` order.
+    pub fn strided_total(&mut self, chains: &[Val]) -> Val {
+        let mut parts = chains.to_vec();
+        let mut half = parts.len() / 2;
+        while half > 0 {
+            for i in 0..half {
+                parts[i] = self.b.bin(Bin::Add, parts[i], parts[i + half]);
+            }
+            half /= 2;
+        }
+        parts[0]
+    }
+
+    /// Forms the segment's outputs from the lanes' sums, for the current row.
+    fn epilogue(&mut self, s: &Skinny, segment: &Segment, n0: Val) -> Res<()> {
+        let outer = self.mask;
+        let aligned = segment.outputs_per_wave == 32;
+        let at = Ix::Seq { base: n0, aligned };
+        self.mask_below(at, segment.n);
+        if !aligned {
+            let (lane, per) = (self.b.lane(), self.b.i(i64::from(segment.outputs_per_wave)));
+            let mine = self.b.cmp(Cmp::Lt, lane, per);
+            self.mask = Some(match self.mask {
+                Some(m) => self.b.and(m, mine),
+                None => mine,
+            });
+        }
+        for &o in &segment.outputs {
+            self.epilogue_output(s, segment, o, at)?;
+        }
+        self.mask = outer;
+        Ok(())
+    }
+
+    fn epilogue_output(&mut self, s: &Skinny, segment: &Segment, output: usize, at: Ix) -> Res<()> {
+        let (name, value) = &self.g.outputs[output];
+        let v = strip_reshapes(self.g, *value);
+        let dims = self.dims(v)?;
+        let labels = match s.labels.get(&v) {
+            Some(l) => l[1..].to_vec(),
+            None => return self.fault(v, "an output without labels"),
+        };
+        let mem = self.mem(v)?;
+        let place = self.iface.output(&mut self.b, name, mem);
+        let loops: Vec<u64> = dims
+            .iter()
+            .zip(&labels)
+            .map(|(&n, l)| match l {
+                Label::Small => n,
+                Label::Choice if segment.inner_choices.is_some() => n,
+                _ => 1,
+            })
+            .collect();
+        let base = self.row_base(&dims);
+        for flat in 0..loops.iter().product() {
+            let small = super::index::unflatten(&loops, Ix::Const(flat), &mut self.b);
+            let idx: Vec<Ix> = labels
+                .iter()
+                .zip(&small)
+                .zip(&dims)
+                .map(|((l, &i), &n)| match l {
+                    Label::Out if n == 1 && segment.n == 1 => Ix::Const(0),
+                    Label::Out => at,
+                    Label::Head => Ix::uni(self.b.group(1)),
+                    Label::Choice if segment.inner_choices.is_none() => Ix::uni(self.b.group(1)),
+                    _ => i,
+                })
+                .collect();
+            let x = self.eval(v, &idx)?;
+            let flat = flatten(&dims, &idx, &mut self.b);
+            self.store(place, Some(base), flat, x);
+        }
+        Ok(())
+    }
+}

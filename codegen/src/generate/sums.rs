@@ -1,0 +1,146 @@
+//! Sums in the `lanes` order: 256 chains, over a workgroup or within one wave.
+
+use unglue_ir::graph::ValueId;
+
+use super::index::Ix;
+use super::{Gen, Res};
+use crate::kp::{Addr, Bin, Bound, Cmp, Mem, Reduce, Val};
+
+/// Chains of the `lanes` order, in groups of 32.
+const GROUPS: u64 = 8;
+
+impl Gen<'_> {
+    /// x of the elements of chain group `group` (uniform), chunk by chunk, added to one chain a lane.
+    fn chain_group(&mut self, n: u64, group: Val, term: &mut dyn FnMut(&mut Self, Ix) -> Res<Val>) -> Res<Val> {
+        let zero = self.b.f(0.0);
+        let init = self.b.splat(zero, 1);
+        let lanes = self.b.i(32);
+        let start = self.b.mul(group, lanes);
+        let end = self.b.i(n as i64);
+        let sums = self.looped((start, end, 256), &[init], |s, i, carried| {
+            let outer = s.mask;
+            let ix = Ix::Seq { base: i, aligned: true };
+            if n % 32 != 0 {
+                s.mask_below(ix, n);
+            }
+            let mut x = term(s, ix)?;
+            if let (Some(m), true) = (s.mask, n % 32 != 0) {
+                let nothing = s.b.f(0.0);
+                x = s.b.splat(x, 1);
+                x = s.b.select(m, x, nothing);
+            }
+            s.mask = outer;
+            Ok(vec![s.b.bin(Bin::Add, carried[0], x)])
+        })?;
+        Ok(sums[0])
+    }
+
+    /// First three steps of the tree: chains c^4, c^2, c^1 stand in neighbouring lanes.
+    fn lane_tree(&mut self, mut v: Val) -> Val {
+        for mask in [4, 2, 1] {
+            let other = self.b.xor_lane(v, mask);
+            v = self.b.bin(Bin::Add, v, other);
+        }
+        v
+    }
+
+    /// Sum over n terms by the whole workgroup; the result is uniform and the same in every wave. Holds a barrier.
+    pub fn workgroup_sum(&mut self, n: u64, mut term: impl FnMut(&mut Self, Ix) -> Res<Val>) -> Res<Val> {
+        let waves = u64::from(self.b.waves());
+        let scratch = self.b.shared("sum", Mem::F32, 32 * GROUPS);
+        let wave = self.b.wave();
+        for a in 0..GROUPS / waves.min(GROUPS) {
+            let offset = self.b.i((a * waves) as i64);
+            let group = self.b.add(wave, offset);
+            let chain = self.chain_group(n, group, &mut term)?;
+            let v = self.lane_tree(chain);
+            let lanes = self.b.i(32);
+            let base = self.b.mul(group, lanes);
+            self.b.store(scratch, Addr::Contig { base }, Bound::All, v);
+        }
+        self.b.barrier();
+        let lane = self.b.lane();
+        let eight = self.b.i(8);
+        let index = self.b.mul(lane, eight);
+        let base = self.b.i(0);
+        let v = self.b.load(scratch, Addr::Lanes { base, index }, Bound::All, 1);
+        Ok(self.b.reduce(Reduce::Add, v))
+    }
+
+    /// Sum over n terms by one wave; the result is uniform.
+    pub fn wave_sum(&mut self, n: u64, mut term: impl FnMut(&mut Self, Ix) -> Res<Val>) -> Res<Val> {
+        let mut groups = Vec::new();
+        // Chain groups beyond n hold +0, and no chain is -0: leaving them out keeps the bits.
+        for gr in 0..GROUPS.min(n.div_ceil(32)) {
+            let group = self.b.i(gr as i64);
+            let chain = self.chain_group(n, group, &mut term)?;
+            groups.push(self.lane_tree(chain));
+        }
+        let mut half = GROUPS as usize / 2;
+        while half > 0 {
+            for i in 0..half {
+                if i + half < groups.len() {
+                    groups[i] = self.b.bin(Bin::Add, groups[i], groups[i + half]);
+                }
+            }
+            groups.truncate(half.min(groups.len()));
+            half /= 2;
+        }
+        let mut v = groups[0];
+        for mask in [16, 8] {
+            let other = self.b.xor_lane(v, mask);
+            v = self.b.bin(Bin::Add, v, other);
+        }
+        let first = self.b.i(0);
+        Ok(self.b.read_lane(v, first))
+    }
+
+    /// Maximum over n terms by the whole workgroup, uniform. Holds a barrier.
+    pub fn workgroup_max(&mut self, n: u64, term: impl FnOnce(&mut Self, Ix) -> Res<Val>) -> Res<Val> {
+        let waves = u64::from(self.b.waves());
+        let scratch = self.b.shared("max", Mem::F32, waves);
+        let low = self.b.f(f32::NEG_INFINITY);
+        let init = self.b.splat(low, 1);
+        let wave = self.b.wave();
+        let lanes = self.b.i(32);
+        let start = self.b.mul(wave, lanes);
+        let end = self.b.i(n as i64);
+        let best = self.looped((start, end, 32 * waves as i64), &[init], |s, i, carried| {
+            let outer = s.mask;
+            let ix = Ix::Seq { base: i, aligned: true };
+            s.mask_below(ix, n);
+            let x = term(s, ix)?;
+            let x = s.b.splat(x, 1);
+            let x = match s.mask {
+                Some(m) => s.b.select(m, x, low),
+                None => x,
+            };
+            s.mask = outer;
+            Ok(vec![s.b.bin(Bin::Max, carried[0], x)])
+        })?;
+        let mine = self.wave_max(best[0]);
+        self.b.store(scratch, Addr::Uniform { base: wave }, Bound::All, mine);
+        self.b.barrier();
+        let mut out = low;
+        for w in 0..waves {
+            let at = self.b.i(w as i64);
+            let x = self.b.load_uniform(scratch, at);
+            out = self.b.bin(Bin::Max, out, x);
+        }
+        Ok(out)
+    }
+
+    /// The terms of a wide reduction `id` for the result at `idx`.
+    pub fn reduce_term(&mut self, id: ValueId, axis: usize, idx: &[Ix], at: Ix) -> Res<Val> {
+        let arg = self.g.node(id).args[0];
+        let mut full = idx.to_vec();
+        full[axis] = at;
+        self.eval(arg, &full)
+    }
+
+    /// Uniform comparison with a constant.
+    pub fn is(&mut self, cmp: Cmp, v: Val, n: i64) -> Val {
+        let n = self.b.i(n);
+        self.b.cmp(cmp, v, n)
+    }
+}

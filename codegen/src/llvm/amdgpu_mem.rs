@@ -1,0 +1,205 @@
+//! gfx12 loads and stores.
+//!
+//! Addresses are a uniform pointer plus a 32-bit byte offset per lane (one instruction, no 64-bit vector arithmetic), or
+//! 64-bit where the lane index is. Masked accesses stand under a branch, so that nothing is touched for lanes that are
+//! off; a count that covers the whole vector (the usual case) is one wide access.
+
+use super::ir::Lty;
+use super::pure::{mem_name, narrow, widen};
+use super::walk::{Emit, LoadAt, Result, StoreAt};
+use crate::kp::{Addr, Bound, LANES, Mem, Param, Place, Val};
+
+/// One access of a lane.
+struct Access {
+    /// Pointer operand with its type.
+    ptr: String,
+    /// Pointer type.
+    space: &'static str,
+    mem: Mem,
+    vec: u32,
+}
+
+const GLOBAL: &str = "ptr addrspace(1)";
+const SHARED: &str = "ptr addrspace(3)";
+
+impl Access {
+    fn new(e: &Emit<'_>, place: Place, vec: u32) -> Result<Self> {
+        match place {
+            Place::Buffer(i) => match e.p.params.get(i as usize) {
+                Some(Param::Buffer { mem, .. }) => Ok(Self { ptr: format!("%p{i}"), space: GLOBAL, mem: *mem, vec }),
+                _ => Err(e.fault(format!("parameter {i} is no buffer"))),
+            },
+            Place::Shared(i) => match e.p.shared.get(i as usize) {
+                Some(shared) => Ok(Self { ptr: format!("@sh{i}"), space: SHARED, mem: shared.mem, vec }),
+                None => Err(e.fault(format!("there is no shared array {i}"))),
+            },
+        }
+    }
+
+    /// What a lane moves.
+    fn ty(&self, e: &Emit<'_>) -> Lty {
+        e.lane_ty(mem_name(self.mem), self.vec)
+    }
+
+    fn align(&self) -> u64 {
+        self.mem.bytes()
+    }
+
+    /// Pointer to the element at a uniform base.
+    fn uniform(&self, e: &mut Emit<'_>, base: Val) -> Result<String> {
+        let (ty, base) = (e.ty(base)?, e.op(base)?);
+        Ok(e.ir.inst(format_args!("getelementptr {}, {} {}, {ty} {base}", mem_name(self.mem), self.space, self.ptr)))
+    }
+
+    /// Pointer to a lane's first component.
+    fn lane(&self, e: &mut Emit<'_>, addr: Addr) -> Result<String> {
+        let elem = mem_name(self.mem);
+        let (base, ty, index) = match addr {
+            Addr::Uniform { base } => return self.uniform(e, base),
+            Addr::Contig { base } => {
+                (base, Lty::scalar("i32"), e.ir.inst(format_args!("mul nuw nsw i32 %lane, {}", self.vec)))
+            }
+            Addr::Lanes { base, index } => (base, e.ty(index)?, e.op(index)?),
+        };
+        let base = self.uniform(e, base)?;
+        if self.space == SHARED || ty.elem == "i64" {
+            return Ok(e.ir.inst(format_args!("getelementptr {elem}, {} {base}, {ty} {index}", self.space)));
+        }
+        // A lane index of 32 bits is not negative and its byte offset fits in 32 bits (kp::Addr::Lanes).
+        let bytes = e.ir.inst(format_args!("shl nuw i32 {index}, {}", self.align().trailing_zeros()));
+        let wide = e.ir.inst(format_args!("zext i32 {bytes} to i64"));
+        Ok(e.ir.inst(format_args!("getelementptr i8, {} {base}, i64 {wide}", self.space)))
+    }
+
+    fn component(&self, e: &mut Emit<'_>, ptr: &str, i: u32) -> String {
+        e.ir.inst(format_args!("getelementptr {}, {} {ptr}, i32 {i}", mem_name(self.mem), self.space))
+    }
+
+    fn load(&self, e: &mut Emit<'_>, ty: Lty, ptr: &str) -> String {
+        e.ir.inst(format_args!("load {ty}, {} {ptr}, align {}", self.space, self.align()))
+    }
+
+    fn store(&self, e: &mut Emit<'_>, ty: Lty, raw: &str, ptr: &str) {
+        e.ir.line(format_args!("store {ty} {raw}, {} {ptr}, align {}", self.space, self.align()));
+    }
+
+    /// Whether component i of the lane is below `count`.
+    fn below(&self, e: &mut Emit<'_>, count: &str, i: u32) -> String {
+        let first = e.ir.inst(format_args!("mul nuw nsw i32 %lane, {}", self.vec));
+        let element = e.ir.inst(format_args!("add nuw nsw i32 {first}, {i}"));
+        e.ir.inst(format_args!("icmp slt i32 {element}, {count}"))
+    }
+}
+
+pub(crate) fn load(e: &mut Emit<'_>, at: &LoadAt) -> Result<String> {
+    let uniform = matches!(at.addr, Addr::Uniform { .. });
+    let access = Access::new(e, at.from, if uniform { 1 } else { u32::from(at.vec) })?;
+    let (ptr, ty) = (access.lane(e, at.addr)?, access.ty(e));
+    let raw = match at.bound {
+        Bound::All => access.load(e, ty, &ptr),
+        Bound::Mask(mask) => {
+            let mask = e.op(mask)?;
+            load_if(e, &access, ty, &ptr, &mask)
+        }
+        Bound::Count(count) => {
+            let count = e.op(count)?;
+            load_below(e, &access, &ptr, &count)
+        }
+    };
+    Ok(widen(e, access.mem, ty, &raw))
+}
+
+/// 0 in lanes whose `mask` is off.
+fn load_if(e: &mut Emit<'_>, access: &Access, ty: Lty, ptr: &str, mask: &str) -> String {
+    let (on, join) = (e.ir.label("on"), e.ir.label("join"));
+    let before = e.ir.block().to_owned();
+    e.ir.cond_br(mask, &on, &join);
+    e.ir.start(&on);
+    let raw = access.load(e, ty, ptr);
+    e.ir.br(&join);
+    e.ir.start(&join);
+    e.ir.inst(format_args!("phi {ty} [ {raw}, %{on} ], [ zeroinitializer, %{before} ]"))
+}
+
+fn load_below(e: &mut Emit<'_>, access: &Access, ptr: &str, count: &str) -> String {
+    let ty = access.ty(e);
+    if access.vec == 1 {
+        let mask = access.below(e, count, 0);
+        return load_if(e, access, ty, ptr, &mask);
+    }
+    let (whole, part, join) = branch_whole(e, access, count);
+    e.ir.start(&whole);
+    let all = access.load(e, ty, ptr);
+    e.ir.br(&join);
+    e.ir.start(&part);
+    let mut parts = Vec::new();
+    for i in 0..access.vec {
+        let (mask, at) = (access.below(e, count, i), access.component(e, ptr, i));
+        parts.push(load_if(e, access, Lty::scalar(ty.elem), &at, &mask));
+    }
+    let some = e.ir.build(ty, &parts);
+    let part = e.ir.block().to_owned();
+    e.ir.br(&join);
+    e.ir.start(&join);
+    e.ir.inst(format_args!("phi {ty} [ {all}, %{whole} ], [ {some}, %{part} ]"))
+}
+
+/// Branches on whether `count` covers every element of the wave; labels: whole, part, join.
+fn branch_whole(e: &mut Emit<'_>, access: &Access, count: &str) -> (String, String, String) {
+    let labels = (e.ir.label("whole"), e.ir.label("part"), e.ir.label("join"));
+    let covers = e.ir.inst(format_args!("icmp sge i32 {count}, {}", LANES * access.vec));
+    e.ir.cond_br(&covers, &labels.0, &labels.1);
+    labels
+}
+
+pub(crate) fn store(e: &mut Emit<'_>, at: &StoreAt) -> Result<()> {
+    let access = Access::new(e, at.to, e.vec_of(at.value)?)?;
+    let (value_ty, value) = (e.ty(at.value)?, e.op(at.value)?);
+    let raw = narrow(e, access.mem, value_ty, &value);
+    let (ptr, ty) = (access.lane(e, at.addr)?, access.ty(e));
+    match (at.addr, at.bound) {
+        (Addr::Uniform { .. }, _) => {
+            let first = e.ir.inst("icmp eq i32 %lane, 0");
+            store_if(e, &access, ty, &raw, &ptr, &first);
+        }
+        (_, Bound::All) => access.store(e, ty, &raw, &ptr),
+        (_, Bound::Mask(mask)) => {
+            let mask = e.op(mask)?;
+            store_if(e, &access, ty, &raw, &ptr, &mask);
+        }
+        (_, Bound::Count(count)) => {
+            let count = e.op(count)?;
+            store_below(e, &access, &raw, &ptr, &count);
+        }
+    }
+    Ok(())
+}
+
+fn store_if(e: &mut Emit<'_>, access: &Access, ty: Lty, raw: &str, ptr: &str, mask: &str) {
+    let (on, join) = (e.ir.label("on"), e.ir.label("join"));
+    e.ir.cond_br(mask, &on, &join);
+    e.ir.start(&on);
+    access.store(e, ty, raw, ptr);
+    e.ir.br(&join);
+    e.ir.start(&join);
+}
+
+fn store_below(e: &mut Emit<'_>, access: &Access, raw: &str, ptr: &str, count: &str) {
+    let ty = access.ty(e);
+    if access.vec == 1 {
+        let mask = access.below(e, count, 0);
+        return store_if(e, access, ty, raw, ptr, &mask);
+    }
+    let (whole, part, join) = branch_whole(e, access, count);
+    e.ir.start(&whole);
+    access.store(e, ty, raw, ptr);
+    e.ir.br(&join);
+    e.ir.start(&part);
+    for i in 0..access.vec {
+        let (mask, at) = (access.below(e, count, i), access.component(e, ptr, i));
+        let one = e.ir.inst(format_args!("extractelement {ty} {raw}, i32 {i}"));
+        store_if(e, access, Lty::scalar(ty.elem), &one, &at, &mask);
+    }
+    e.ir.br(&join);
+    e.ir.start(&join);
+}

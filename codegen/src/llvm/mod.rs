@@ -1,0 +1,43 @@
+//! Lowering to LLVM, and LLVM itself.
+
+mod amdgpu;
+mod amdgpu_mem;
+pub mod disasm;
+mod emit;
+mod ir;
+mod pure;
+mod walk;
+mod x86;
+mod x86_mem;
+mod x86_waves;
+
+use crate::error::CodegenError;
+use crate::kp::{self, Program};
+use crate::target::{Lowering, Target};
+
+/// Verifies a program and compiles it to an object file. Safe to call from several threads; the result depends on the
+/// arguments alone.
+pub fn compile_object(p: &Program, t: &Target) -> Result<Vec<u8>, CodegenError> {
+    kp::verify::verify(p)?;
+    compile_unverified(p, t)
+}
+
+/// LLVM's text form of a program, as the lowering writes it (before LLVM's passes).
+pub fn ir_text(p: &Program, t: &Target) -> Result<String, CodegenError> {
+    match t.lowering {
+        Lowering::HostVector => x86::lower(p),
+        Lowering::Amdgpu => amdgpu::lower(p),
+    }
+}
+
+/// Compiles without the verifier: for tests of what happens when LLVM refuses.
+#[doc(hidden)]
+pub fn compile_unverified(p: &Program, t: &Target) -> Result<Vec<u8>, CodegenError> {
+    emit::object(&ir_text(p, t)?, &p.name, t)
+}
+
+/// Compiles LLVM's text form: for tests of what happens when LLVM refuses.
+#[doc(hidden)]
+pub fn compile_text(text: &str, kernel: &str, t: &Target) -> Result<Vec<u8>, CodegenError> {
+    emit::object(text, kernel, t)
+}

@@ -1,0 +1,134 @@
+//! Generated kernels on the CPU against the interpreter, bit for bit.
+
+mod bodies;
+
+use unglue_codegen::bundle::describe::{Facts, kernel};
+use unglue_codegen::check::{Subject, check};
+use unglue_codegen::{generate, link, llvm, target};
+use unglue_ir::graph::Graph;
+use unglue_passes::schedule::{Bucket, schedule};
+use unglue_runtime::{Code, CpuDevice, CpuOptions, Device, Guard, manifest};
+
+/// Compiles one graph as one kernel and compares several draws.
+fn run(name: &str, g: &Graph, rows_max: u32, pools: u64) {
+    let bucket = Bucket { rows_max, seqs_max: 4.min(rows_max), pools };
+    let s = schedule(g, &bucket).unwrap_or_else(|o| panic!("{name}: {o:?}\n{}", unglue_ir::text::print_graph(g)));
+    let made = generate::generate(name, g, &s, bucket).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let t = target::by_name("x86-64").unwrap();
+    let object = llvm::compile_object(&made.program, t).unwrap_or_else(|e| panic!("{e}\n{}", made.program.to_text()));
+    let code = link::shared_object(&[(name.into(), object)], t).unwrap();
+    let facts = Facts { class: "other".into(), exactness: manifest::Exactness::Exact, ops: vec![] };
+    let k = kernel(g, &s, &made, facts);
+    let options = CpuOptions { threads: 2, guard: Guard::Aligned, poison_shared: true };
+    let mut device = CpuDevice::new(options).unwrap();
+    device.load(&[k], &[Code { kernel: None, bytes: &code }]).unwrap();
+    let subject = Subject { name, number: 0, graph: g, uses: &made.uses, grid: s.grid(), bucket };
+    for seed in 0..6 {
+        if let Some(wrong) = check(&mut device, &subject, seed).unwrap_or_else(|e| panic!("{e}")) {
+            panic!("{wrong}\n{}\n{}", unglue_ir::text::print_graph(g), s.describe());
+        }
+    }
+}
+
+fn all_buckets(name: &str, g: &Graph, pools: u64) {
+    for rows in [1, 4, 16] {
+        run(&format!("{name}_r{rows}"), g, rows, pools);
+    }
+}
+
+#[test]
+fn pointwise_rows() {
+    all_buckets("swiglu", &bodies::swiglu(200), 0);
+}
+
+#[test]
+fn norms() {
+    all_buckets("rms", &bodies::rms_norm(200), 0);
+    all_buckets("rms_wide", &bodies::rms_norm(1000), 0);
+    all_buckets("layer_norm", &bodies::layer_norm(96), 0);
+    all_buckets("head_norm", &bodies::head_norm(6, 40), 0);
+}
+
+#[test]
+fn sinkhorn() {
+    for n in [2, 4, 6] {
+        all_buckets(&format!("sinkhorn{n}"), &bodies::sinkhorn(n, 19), 0);
+    }
+}
+
+#[test]
+fn hyper_connection_finish() {
+    all_buckets("finish", &bodies::hyper_finish(4, 96), 0);
+}
+
+#[test]
+fn top_k() {
+    for (e, k) in [(1, 1), (7, 7), (18, 4), (288, 8), (257, 3)] {
+        all_buckets(&format!("top_k_{e}_{k}"), &bodies::router(e, k), 0);
+    }
+}
+
+#[test]
+fn skinny_matmul() {
+    all_buckets("matmul", &bodies::matmul(70, 96), 0);
+    all_buckets("matmul_wide", &bodies::matmul(33, 700), 0);
+    all_buckets("matmul_post", &bodies::matmul_post(4, 96, 64), 0);
+    all_buckets("matmul_swiglu", &bodies::matmul_swiglu(80, 96), 0);
+    all_buckets("sums", &bodies::site_sums(4, 96), 0);
+}
+
+#[test]
+fn skinny_prologue() {
+    run("norm_matmul_r1", &bodies::norm_matmul(96, 130), 1, 0);
+    run("norm_matmul_r4", &bodies::norm_matmul(96, 130), 4, 0);
+    run("norm_matmul_r16", &bodies::norm_matmul(96, 130), 16, 0);
+    run("finish_matmul_r1", &bodies::finish_matmul(4, 96, 50), 1, 0);
+}
+
+#[test]
+fn batch_matmul() {
+    all_buckets("absorb", &bodies::batch_matmul(4, 48, 64, true), 0);
+    all_buckets("values", &bodies::batch_matmul(4, 64, 32, false), 0);
+}
+
+#[test]
+fn grouped_matmul() {
+    all_buckets("gate_up", &bodies::experts_up(18, 5, 4, 96, 40), 0);
+    all_buckets("down", &bodies::experts_down(18, 5, 4, 40, 96), 0);
+}
+
+#[test]
+fn convolution_and_delta_rule() {
+    all_buckets("conv", &bodies::conv(3 * 64, 4), 0);
+    all_buckets("conv_update", &bodies::conv_update(3 * 64, 4), 0);
+    all_buckets("delta", &bodies::delta(2, 32, 32), 0);
+    all_buckets("delta_uneven", &bodies::delta(3, 20, 40), 0);
+    all_buckets("kda", &bodies::conv_delta_norm(2, 32), 0);
+}
+
+#[test]
+fn paged_state() {
+    all_buckets("token_write", &bodies::token_write(64), 0);
+    all_buckets("pool_keys", &bodies::pool_keys(32, 4), 16);
+    all_buckets("tail_update", &bodies::tail_update(32, 4), 16);
+}
+
+#[test]
+fn indexer() {
+    all_buckets("scores", &bodies::scores(8, 32, 4), 70);
+    all_buckets("select", &bodies::select(4, 4), 70);
+    all_buckets("select_all", &bodies::select(64, 4), 70);
+}
+
+#[test]
+fn attention() {
+    all_buckets("attend", &bodies::attend(4, 64, 19), 0);
+    all_buckets("attend_wide", &bodies::attend(2, 96, 300), 0);
+}
+
+#[test]
+fn ends() {
+    all_buckets("embed", &bodies::embed(50, 96, 4), 0);
+    all_buckets("final", &bodies::final_mean(4, 96), 0);
+    all_buckets("argmax", &bodies::argmax(1000), 0);
+}

@@ -1,0 +1,351 @@
+//! One refusal per test case: the rule is named, and so are the value and the types.
+#![allow(clippy::unwrap_used, clippy::panic)] // helpers outside of test functions
+
+mod support;
+
+use support::*;
+use unglue_codegen::error::CodegenError;
+use unglue_codegen::kp::verify::verify;
+use unglue_codegen::kp::*;
+
+/// Builds a program of `waves` waves with an f32 input, an i32 output and shared memory, and lets `f` break it.
+fn refused(waves: u32, rule: &str, mentions: &str, f: impl FnOnce(&mut B)) {
+    let mut b = B::new("subject", waves);
+    b.buffer(Mem::F32, Access::Read);
+    b.buffer(Mem::I32, Access::Write);
+    b.shared(Mem::F32, 64);
+    f(&mut b);
+    let p = b.finish();
+    match verify(&p) {
+        Err(error @ CodegenError::Verify { rule: found, .. }) => {
+            assert_eq!(found, rule, "{error}");
+            let text = error.to_string();
+            assert!(text.contains("`subject`") || rule == "kernel-name", "{text}");
+            assert!(text.contains(mentions), "{text} should mention {mentions}");
+        }
+        other => panic!("{other:?}\n{}", p.to_text()),
+    }
+}
+
+const X: Place = Place::Buffer(0);
+const Y: Place = Place::Buffer(1);
+
+#[test]
+fn headers() {
+    refused(1, "kernel-name", "0 characters", |b| b.p.name.clear());
+    refused(1, "kernel-name", "64 characters", |b| b.p.name = "x".repeat(64));
+    refused(1, "kernel-name", "characters", |b| b.p.name = "a-b".into());
+    refused(1, "kernel-name", "digit", |b| b.p.name = "1a".into());
+    refused(0, "waves", "0 waves", |_| ());
+    refused(9, "waves", "9 waves", |_| ());
+    refused(1, "shared-size", "65792", |b| {
+        b.shared(Mem::F32, 16384);
+    });
+    refused(1, "shared-size", "shared1", |b| {
+        b.shared(Mem::F32, 0);
+    });
+    refused(1, "vec", "f32x3", |b| {
+        b.fresh(Ty::Lane(Elem::F32, 3));
+    });
+}
+
+#[test]
+fn definitions_and_scopes() {
+    refused(1, "definition-before-use", "v0 (uniform i32)", |b| {
+        let v = b.fresh(U(Elem::I32));
+        b.un(Un::Neg, v);
+    });
+    refused(1, "single-definition", "v0 (uniform i32)", |b| {
+        let v = b.i32(1);
+        b.push(Stmt::Let(v, Expr::I32(2)));
+    });
+    refused(1, "type-table", "v9", |b| b.push(Stmt::Let(Val(9), Expr::I32(2))));
+    refused(1, "type-table", "v9", |b| {
+        b.def(U(Elem::I32), Expr::Un(Un::Neg, Val(9)));
+    });
+    refused(1, "scope", "outside", |b| {
+        let c = b.def(U(Elem::Bool), Expr::Bool(true));
+        let mut inner = None;
+        b.branch(
+            c,
+            |b| {
+                inner = Some(b.i32(1));
+                vec![]
+            },
+            |_| vec![],
+        );
+        b.un(Un::Neg, inner.unwrap());
+    });
+    refused(1, "scope", "outside", |b| {
+        let (zero, one) = (b.i32(0), b.i32(1));
+        let mut index = None;
+        b.for_loop(zero, one, one, &[], |_, i, _| {
+            index = Some(i);
+            vec![]
+        });
+        b.un(Un::Neg, index.unwrap());
+    });
+    refused(1, "scope", "outside", |b| {
+        let c = b.def(U(Elem::Bool), Expr::Bool(true));
+        let inner = std::cell::Cell::new(Val(0));
+        b.branch(
+            c,
+            |b| {
+                inner.set(b.i32(1));
+                vec![]
+            },
+            |b| {
+                b.un(Un::Neg, inner.get());
+                vec![]
+            },
+        );
+    });
+}
+
+#[test]
+fn operand_types() {
+    refused(1, "operand-type", "v0: uniform i32, v1: uniform f32", |b| {
+        let (i, f) = (b.i32(1), b.f32(1.0));
+        b.bin(Bin::Add, i, f);
+    });
+    refused(1, "operand-type", "rem v0 v0", |b| {
+        let f = b.f32(1.0);
+        b.bin(Bin::Rem, f, f);
+    });
+    refused(1, "operand-type", "sqrt v0", |b| {
+        let i = b.i32(1);
+        b.un(Un::Sqrt, i);
+    });
+    refused(1, "operand-type", "not v0", |b| {
+        let i = b.i32(1);
+        b.un(Un::Not, i);
+    });
+    refused(1, "operand-type", "fma", |b| {
+        let i = b.i32(1);
+        b.fma(i, i, i);
+    });
+    refused(1, "operand-type", "cmp-ult", |b| {
+        let f = b.f32(1.0);
+        b.cmp(Cmp::Ult, f, f);
+    });
+    refused(1, "operand-type", "cmp-eq", |b| {
+        let t = b.def(U(Elem::Bool), Expr::Bool(true));
+        b.cmp(Cmp::Eq, t, t);
+    });
+    refused(1, "operand-type", "select", |b| {
+        let i = b.i32(1);
+        b.def(U(Elem::I32), Expr::Select(i, i, i));
+    });
+    refused(1, "operand-type", "i32tof32", |b| {
+        let f = b.f32(1.0);
+        b.conv(Conv::I32ToF32, f);
+    });
+    refused(1, "operand-type", "splat v0 x3", |b| {
+        let f = b.f32(1.0);
+        b.def(lane(Elem::F32), Expr::Splat(f, 3));
+    });
+    refused(1, "operand-type", "component v1 2", |b| {
+        let f = b.f32(1.0);
+        let f = b.splat(f, 2);
+        b.component(f, 2);
+    });
+    refused(1, "operand-type", "pack v0 v0 v0", |b| {
+        let l = b.lane_id();
+        b.def(Ty::Lane(Elem::I32, 2), Expr::Pack(vec![l, l, l]));
+    });
+    refused(1, "operand-type", "xor-lane v0 32", |b| {
+        let l = b.lane_id();
+        b.def(lane(Elem::I32), Expr::XorLane(l, 32));
+    });
+    refused(1, "operand-type", "xor-lane v0 0", |b| {
+        let l = b.lane_id();
+        b.def(lane(Elem::I32), Expr::XorLane(l, 0));
+    });
+    refused(1, "operand-type", "reduce-add v0", |b| {
+        let i = b.i32(1);
+        b.reduce(Reduce::Add, i);
+    });
+    refused(1, "operand-type", "read-lane", |b| {
+        let l = b.lane_id();
+        b.def(U(Elem::I32), Expr::ReadLane(l, l));
+    });
+    refused(1, "operand-type", "scan-add", |b| {
+        let i = b.i32(1);
+        b.def(lane(Elem::I32), Expr::ScanAdd(i));
+    });
+    refused(1, "operand-type", "ballot", |b| {
+        let l = b.lane_id();
+        b.def(U(Elem::I32), Expr::Ballot(l));
+    });
+    refused(1, "result-type", "v0 has type uniform f32", |b| {
+        b.def(U(Elem::F32), Expr::I32(1));
+    });
+    refused(1, "group-axis", "axis 3", |b| {
+        b.def(U(Elem::I32), Expr::Group(3));
+    });
+    refused(1, "scalar", "param0", |b| {
+        b.def(U(Elem::I32), Expr::Scalar(0));
+    });
+}
+
+#[test]
+fn accesses() {
+    let all = Bound::All;
+    refused(1, "access", "declared write", |b| {
+        let base = b.i32(0);
+        b.load(Y, Addr::Uniform { base }, all, 1);
+    });
+    refused(1, "access", "declared read", |b| {
+        let (base, v) = (b.i32(0), b.f32(1.0));
+        b.store(X, Addr::Uniform { base }, all, v);
+    });
+    refused(1, "place", "param7", |b| {
+        let (base, v) = (b.i32(0), b.f32(1.0));
+        b.store(Place::Buffer(7), Addr::Uniform { base }, all, v);
+    });
+    refused(1, "place", "shared4", |b| {
+        let (base, v) = (b.i32(0), b.f32(1.0));
+        b.store(Place::Shared(4), Addr::Uniform { base }, all, v);
+    });
+    refused(1, "place", "scalar", |b| {
+        b.scalar();
+        let (base, v) = (b.i32(0), b.f32(1.0));
+        b.store(Place::Buffer(2), Addr::Uniform { base }, all, v);
+    });
+    refused(1, "store-type", "uniform f32", |b| {
+        let (base, v) = (b.i32(0), b.f32(1.0));
+        b.store(Y, Addr::Uniform { base }, all, v);
+    });
+    refused(1, "store-type", "a lane i32 is needed", |b| {
+        let base = b.i32(0);
+        b.store(Y, Addr::Contig { base }, all, base);
+    });
+    refused(1, "address-type", "v0 has type uniform f32", |b| {
+        let base = b.f32(0.0);
+        b.load(X, Addr::Contig { base }, all, 1);
+    });
+    refused(1, "address-type", "one-component lane", |b| {
+        let base = b.i32(0);
+        b.load(X, Addr::Lanes { base, index: base }, all, 1);
+    });
+    refused(1, "vec", "3 components", |b| {
+        let base = b.i32(0);
+        let load = Expr::Load { from: X, addr: Addr::Contig { base }, bound: all, vec: 3 };
+        b.def(Ty::Lane(Elem::F32, 4), load);
+    });
+    refused(1, "bound-form", "count on lane addresses", |b| {
+        let (base, index) = (b.i32(0), b.lane_id());
+        b.load(X, Addr::Lanes { base, index }, Bound::Count(base), 1);
+    });
+    refused(1, "bound-form", "uniform address", |b| {
+        let base = b.i32(0);
+        b.load(X, Addr::Uniform { base }, Bound::Count(base), 1);
+    });
+    refused(1, "bound-type", "needed is uniform i32", |b| {
+        let (base, count) = (b.i32(0), b.f32(1.0));
+        b.load(X, Addr::Contig { base }, Bound::Count(count), 1);
+    });
+    refused(1, "bound-type", "needed is lane boolx1", |b| {
+        let base = b.i32(0);
+        b.load(X, Addr::Contig { base }, Bound::Mask(base), 1);
+    });
+}
+
+#[test]
+fn control_flow() {
+    refused(1, "uniform-control", "condition v1 has type lane boolx1", |b| {
+        let l = b.lane_id();
+        let c = b.cmp(Cmp::Eq, l, l);
+        b.branch(c, |_| vec![], |_| vec![]);
+    });
+    refused(1, "uniform-control", "loop end v1 has type lane i32x1", |b| {
+        let (i, l) = (b.i32(0), b.lane_id());
+        b.for_loop(i, l, i, &[], |_, _, _| vec![]);
+    });
+    refused(1, "carried-type", "next carried value", |b| {
+        let i = b.i32(1);
+        b.for_loop(i, i, i, &[i], |b, _, _| vec![b.f32(1.0)]);
+    });
+    refused(1, "if-result-type", "uniform f32", |b| {
+        let c = b.def(U(Elem::Bool), Expr::Bool(true));
+        b.branch(c, |b| vec![b.i32(1)], |b| vec![b.f32(1.0)]);
+    });
+}
+
+/// A barrier under a branch on what `value` makes of the wave number.
+fn barrier_under(waves: u32, value: impl FnOnce(&mut B, Val) -> Val) -> impl FnOnce(&mut B) {
+    move |b| {
+        let _ = waves;
+        let (w, zero) = (b.wave(), b.i32(0));
+        let v = value(b, w);
+        let c = b.cmp(Cmp::Eq, v, zero);
+        b.branch(
+            c,
+            |b| {
+                b.barrier();
+                vec![]
+            },
+            |_| vec![],
+        );
+    }
+}
+
+#[test]
+fn barriers() {
+    refused(2, "barrier-uniform", "may differ between waves", barrier_under(2, |_, w| w));
+    refused(
+        2,
+        "barrier-uniform",
+        "differ",
+        barrier_under(2, |b, w| {
+            let v = b.splat(w, 1);
+            b.reduce(Reduce::Max, v)
+        }),
+    );
+    refused(
+        2,
+        "barrier-uniform",
+        "differ",
+        barrier_under(2, |b, w| {
+            let v = b.load(Place::Shared(0), Addr::Uniform { base: w }, Bound::All, 1);
+            b.conv(Conv::F32ToI32, v)
+        }),
+    );
+    refused(
+        2,
+        "barrier-uniform",
+        "differ",
+        barrier_under(2, |b, w| {
+            // The first round's value is uniform, later ones are not.
+            let (zero, one) = (b.i32(0), b.i32(1));
+            b.for_loop(zero, one, one, &[zero, zero], |_, _, c| vec![c[1], w])[0]
+        }),
+    );
+    refused(2, "barrier-uniform", "differ", |b| {
+        let (w, zero, one) = (b.wave(), b.i32(0), b.i32(1));
+        b.for_loop(zero, w, one, &[], |b, _, _| {
+            b.barrier();
+            vec![]
+        });
+    });
+    // Fine: the wave number of a single wave, and uniform loops.
+    let mut b = B::new("fine", 1);
+    barrier_under(1, |_, w| w)(&mut b);
+    verify(&b.finish()).unwrap();
+    let mut b = B::new("fine", 4);
+    let (zero, n) = (b.i32(0), b.i32(3));
+    b.for_loop(zero, n, n, &[], |b, _, _| {
+        b.barrier();
+        vec![]
+    });
+    verify(&b.finish()).unwrap();
+}
+
+#[test]
+fn text_is_stable_and_complete() {
+    let text = gemv(4, true).to_text();
+    assert_eq!(text, gemv(4, true).to_text());
+    for part in ["kernel gemv waves 4", "param0 b0: buffer bf16 read", "fma", "below", "store param2", "=> v"] {
+        assert!(text.contains(part), "{part} in\n{text}");
+    }
+}

@@ -1,0 +1,79 @@
+//! Orders of summation: which partial sums exist and how they combine. Equal orders give equal bits on every target.
+
+/// Chains of [`Order::Lanes`]: 32 lanes of 8 components.
+pub const LANE_CHAINS: u64 = 256;
+/// Longest sum that [`Order::Sequential`] serves (a small axis lives in registers).
+pub const SEQUENTIAL_MAX: u64 = 32;
+/// Selected rows in one attention split.
+pub const SPLIT_ROWS: u64 = 64;
+/// Waves over which attention splits are dealt.
+pub const SPLIT_WAVES: u64 = 8;
+/// Chains inside one attention split.
+pub const SPLIT_CHAINS: u64 = 8;
+
+/// The order in which a sum over n elements is formed. Every chain starts at +0 and takes its elements in ascending
+/// order: by addition for `sum`, by fma for products.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Order {
+    /// One chain that starts at +0.
+    Sequential,
+    /// 256 chains, element i in chain i mod 256. Chains c and c^4, then c^2, c^1 (components of a lane), then c^128,
+    /// c^64, c^32, c^16, c^8 (lanes) are added pairwise; absent elements count as +0.
+    Lanes,
+    /// `chains` (a power of two) chains, element i in chain i mod `chains`; chain c and c + half are added, half =
+    /// chains/2, chains/4, ..., 1.
+    Strided(u32),
+    /// Attention values: splits of 64 rows; in a split 8 chains (row mod 8) combined as in `Strided(8)`; split j belongs
+    /// to wave j mod 8, which adds its splits in ascending order from +0; waves w and w + half are added, half = 4, 2, 1.
+    Splits,
+}
+
+impl Order {
+    /// Order of a `sum` over the last axis (or a small middle axis) of extent n.
+    pub fn of_sum(n: u64) -> Order {
+        if n <= SEQUENTIAL_MAX { Order::Sequential } else { Order::Lanes }
+    }
+
+    /// Order of a contraction whose terms stand in one lane: chains of at most 16 terms.
+    pub fn of_strided(n: u64) -> Order {
+        Order::Strided(n.div_ceil(16).max(1).next_power_of_two().min(1 << 20) as u32)
+    }
+
+    /// Longest chain of additions, d, that an element passes through in a sum over n elements.
+    pub fn depth(self, n: u64) -> u64 {
+        match self {
+            Order::Sequential => n,
+            Order::Lanes => n.div_ceil(LANE_CHAINS) + 8,
+            Order::Strided(c) => n.div_ceil(u64::from(c.max(1))) + u64::from(c.max(1).ilog2()),
+            Order::Splits => SPLIT_ROWS / SPLIT_CHAINS + 3 + n.div_ceil(SPLIT_ROWS).div_ceil(SPLIT_WAVES) + 3,
+        }
+    }
+
+    /// The promise of numerics P2: d <= n/256 + 32.
+    pub fn is_shallow(self, n: u64) -> bool {
+        self.depth(n) <= n / 256 + 32
+    }
+
+    /// Name in the text form and the manifest.
+    pub fn name(self) -> String {
+        match self {
+            Order::Sequential => "sequential".into(),
+            Order::Lanes => "lanes".into(),
+            Order::Strided(c) => format!("strided{c}"),
+            Order::Splits => "splits".into(),
+        }
+    }
+
+    /// Inverse of [`Order::name`].
+    pub fn parse(s: &str) -> Option<Order> {
+        match s {
+            "sequential" => Some(Order::Sequential),
+            "lanes" => Some(Order::Lanes),
+            "splits" => Some(Order::Splits),
+            _ => {
+                let c: u32 = s.strip_prefix("strided")?.parse().ok()?;
+                c.is_power_of_two().then_some(Order::Strided(c))
+            }
+        }
+    }
+}

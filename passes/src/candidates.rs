@@ -1,0 +1,272 @@
+//! Groups of ops that may become kernels: which partitions are acyclic, which unions are worth asking for, and what a
+//! union gains.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use unglue_ir::graph::ValueId;
+use unglue_ir::op::{Binary, Op};
+
+use crate::carve::{Carved, Stores, carve};
+use crate::cost::{CostTable, KernelCost, kernel_cost};
+use crate::facts::Facts;
+use crate::schedule::{Bucket, Obstacle, Schedule, schedule};
+
+/// A group by its number: the smallest op that founded it.
+pub type GroupId = ValueId;
+
+/// The ops of the body, dealt to groups. An op stands in several groups only if each of its readers does too.
+#[derive(Clone, Debug, Default)]
+pub struct Partition {
+    pub groups: BTreeMap<GroupId, BTreeSet<ValueId>>,
+    holders: BTreeMap<ValueId, BTreeSet<GroupId>>,
+}
+
+impl Partition {
+    /// One group per op.
+    pub fn singles(facts: &Facts) -> Partition {
+        let mut p = Partition::default();
+        for op in facts.ops() {
+            p.insert(op, BTreeSet::from([op]));
+        }
+        p
+    }
+
+    pub fn insert(&mut self, id: GroupId, ops: BTreeSet<ValueId>) {
+        for op in &ops {
+            self.holders.entry(*op).or_default().insert(id);
+        }
+        self.groups.insert(id, ops);
+    }
+
+    pub fn remove(&mut self, id: GroupId) -> BTreeSet<ValueId> {
+        let ops = self.groups.remove(&id).unwrap_or_default();
+        for op in &ops {
+            if let Some(set) = self.holders.get_mut(op) {
+                set.remove(&id);
+            }
+        }
+        ops
+    }
+
+    /// Groups that compute an op, ascending.
+    pub fn holders(&self, op: ValueId) -> impl Iterator<Item = GroupId> + '_ {
+        self.holders.get(&op).into_iter().flatten().copied()
+    }
+
+    pub fn is_recomputed(&self, op: ValueId) -> bool {
+        self.holders.get(&op).is_some_and(|h| h.len() > 1)
+    }
+
+    /// Successors of each group: readers of its values, and writers of states that it reads.
+    pub fn edges(&self, facts: &Facts) -> BTreeMap<GroupId, BTreeSet<GroupId>> {
+        let mut edges: BTreeMap<GroupId, BTreeSet<GroupId>> = self.groups.keys().map(|g| (*g, BTreeSet::new())).collect();
+        for (&g, ops) in &self.groups {
+            for maker in ops.iter().flat_map(|op| facts.reads(*op)).filter_map(|b| facts.maker(*b)) {
+                if ops.contains(&maker) {
+                    continue;
+                }
+                for from in self.holders(maker) {
+                    edges.entry(from).or_default().insert(g);
+                }
+            }
+        }
+        for &(reader, writer) in facts.order() {
+            for from in self.holders(reader) {
+                for to in self.holders(writer).filter(|to| *to != from) {
+                    edges.entry(from).or_default().insert(to);
+                }
+            }
+        }
+        edges
+    }
+
+    /// True if `from` reaches `to` through at least one other group.
+    pub fn reaches_around(edges: &BTreeMap<GroupId, BTreeSet<GroupId>>, from: GroupId, to: GroupId) -> bool {
+        let next = |g: GroupId| edges.get(&g).into_iter().flatten().copied();
+        let mut todo: Vec<GroupId> = next(from).filter(|g| *g != to).collect();
+        let mut seen: BTreeSet<GroupId> = todo.iter().copied().collect();
+        while let Some(g) = todo.pop() {
+            for n in next(g) {
+                if n == to {
+                    return true;
+                }
+                if n != from && seen.insert(n) {
+                    todo.push(n);
+                }
+            }
+        }
+        false
+    }
+
+    /// True if making `a` and `b` one group closes no cycle.
+    pub fn may_join(edges: &BTreeMap<GroupId, BTreeSet<GroupId>>, a: GroupId, b: GroupId) -> bool {
+        !Self::reaches_around(edges, a, b) && !Self::reaches_around(edges, b, a)
+    }
+}
+
+/// A change of the partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Move {
+    /// Two groups become one.
+    Join(GroupId, GroupId),
+    /// A group is computed inside each of its readers instead.
+    Spread(GroupId),
+}
+
+/// What a move is worth.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Worth {
+    Gain(i64),
+    Obstacle(Obstacle),
+}
+
+/// A group with its schedule and cost.
+#[derive(Clone, Debug)]
+pub struct Evaluated {
+    pub carved: Carved,
+    pub schedule: Schedule,
+    pub cost: KernelCost,
+}
+
+type Key = (Vec<ValueId>, Vec<ValueId>);
+
+/// Evaluates op sets; results are kept, since the search asks for the same sets again and again.
+#[derive(Debug)]
+pub struct Evaluator<'a> {
+    pub facts: &'a Facts<'a>,
+    pub stores: &'a Stores,
+    bucket: Bucket,
+    table: &'a CostTable,
+    known: BTreeMap<Key, Result<Arc<Evaluated>, Obstacle>>,
+    /// Refusals by rule.
+    pub obstacles: BTreeMap<String, u64>,
+}
+
+impl<'a> Evaluator<'a> {
+    pub fn new(facts: &'a Facts<'a>, stores: &'a Stores, bucket: &Bucket, table: &'a CostTable) -> Self {
+        Evaluator { facts, stores, bucket: *bucket, table, known: BTreeMap::new(), obstacles: BTreeMap::new() }
+    }
+
+    /// Sets whose schedule was asked for.
+    pub fn candidates(&self) -> u64 {
+        self.known.len() as u64
+    }
+
+    /// Schedule and cost of `ops` as one kernel, while the groups `gone` no longer exist.
+    pub fn evaluate(
+        &mut self,
+        p: &Partition,
+        ops: &BTreeSet<ValueId>,
+        gone: &BTreeSet<GroupId>,
+    ) -> Result<Arc<Evaluated>, Obstacle> {
+        let facts = self.facts;
+        let escapes = |op: ValueId, b: ValueId| {
+            facts.readers(b).iter().filter(|r| !ops.contains(r)).any(|r| {
+                p.holders(*r).any(|g| !gone.contains(&g) && !p.groups[&g].contains(&op))
+            })
+        };
+        let writes = self.stores.writes(facts, ops, escapes);
+        let key: Key = (ops.iter().copied().collect(), writes.iter().map(|(_, v)| *v).collect());
+        if let Some(known) = self.known.get(&key) {
+            return known.clone();
+        }
+        let carved = carve(facts, ops, writes);
+        let result = schedule(&carved.graph, &self.bucket).map(|schedule| {
+            let cost = kernel_cost(&carved.graph, &schedule, &self.bucket, self.table);
+            Arc::new(Evaluated { carved, schedule, cost })
+        });
+        if let Err(o) = &result {
+            *self.obstacles.entry(o.rule.to_owned()).or_default() += 1;
+        }
+        self.known.insert(key, result.clone());
+        result
+    }
+
+    fn cost_of(&mut self, p: &Partition, g: GroupId) -> Result<i64, Obstacle> {
+        let ops = p.groups.get(&g).cloned().unwrap_or_default();
+        Ok(self.evaluate(p, &ops, &BTreeSet::from([g]))?.cost.total() as i64)
+    }
+
+    /// What a move gains in ns; groups without a schedule of their own count as very dear.
+    pub fn worth(&mut self, p: &Partition, mv: Move) -> Worth {
+        match self.try_worth(p, mv) {
+            Ok(gain) => Worth::Gain(gain),
+            Err(o) => Worth::Obstacle(o),
+        }
+    }
+
+    fn try_worth(&mut self, p: &Partition, mv: Move) -> Result<i64, Obstacle> {
+        match mv {
+            Move::Join(a, b) => {
+                let union: BTreeSet<ValueId> = p.groups[&a].union(&p.groups[&b]).copied().collect();
+                let joined = self.evaluate(p, &union, &BTreeSet::from([a, b]))?.cost.total() as i64;
+                Ok(self.dear(p, a) + self.dear(p, b) - joined)
+            }
+            Move::Spread(g) => {
+                let ops = p.groups[&g].clone();
+                let mut gain = self.dear(p, g);
+                for reader in readers_of_group(self.facts, p, g) {
+                    let union: BTreeSet<ValueId> = p.groups[&reader].union(&ops).copied().collect();
+                    let with = self.evaluate(p, &union, &BTreeSet::from([g, reader]))?.cost.total() as i64;
+                    gain += self.dear(p, reader) - with;
+                }
+                Ok(gain)
+            }
+        }
+    }
+
+    fn dear(&mut self, p: &Partition, g: GroupId) -> i64 {
+        self.cost_of(p, g).unwrap_or(1_000_000_000)
+    }
+}
+
+/// Groups that read values of `g`, ascending.
+pub fn readers_of_group(facts: &Facts, p: &Partition, g: GroupId) -> BTreeSet<GroupId> {
+    let ops = &p.groups[&g];
+    let results = ops.iter().flat_map(|op| facts.results(*op));
+    let readers = results.flat_map(|b| facts.readers(*b)).filter(|r| !ops.contains(r));
+    readers.flat_map(|r| p.holders(*r)).filter(|h| *h != g).collect()
+}
+
+/// True if a group may be computed several times: elementwise glue without state, whose values are no results.
+pub fn may_spread(facts: &Facts, stores: &Stores, p: &Partition, g: GroupId) -> bool {
+    p.groups[&g].iter().all(|op| {
+        let node = facts.body.node(*op);
+        let cheap = matches!(node.op, Op::Cast(_) | Op::Unary(_) | Op::Binary(_));
+        cheap && !stores.holds(facts, *op)
+    }) && ops_are_few(p, g)
+}
+
+/// A chain longer than this is a kernel's worth of work.
+fn ops_are_few(p: &Partition, g: GroupId) -> bool {
+    p.groups[&g].len() <= 12
+}
+
+/// Groups that share a value with `g`: those it reads from, those that read from it, and those that read an activation
+/// that it reads too.
+pub fn neighbours(facts: &Facts, p: &Partition, g: GroupId) -> BTreeSet<GroupId> {
+    let mut found = BTreeSet::new();
+    for b in p.groups[&g].iter().flat_map(|op| facts.reads(*op)) {
+        if matches!(facts.body.node(*b).op, Op::Weight { .. }) {
+            continue;
+        }
+        if let Some(maker) = facts.maker(*b) {
+            found.extend(p.holders(maker));
+        }
+        found.extend(facts.readers(*b).iter().flat_map(|r| p.holders(*r)));
+    }
+    found.extend(readers_of_group(facts, p, g));
+    found.remove(&g);
+    found
+}
+
+/// Short text of an op for steps and messages.
+pub fn op_text(facts: &Facts, id: ValueId) -> String {
+    let node = facts.body.node(id);
+    let name = match &node.op {
+        Op::Binary(Binary::Mul) => "mul",
+        op => op.name(),
+    };
+    format!("{name}%{}", id.0)
+}

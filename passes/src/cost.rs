@@ -1,0 +1,174 @@
+//! The cost table of each target, and the kernel time model: `t = t0 + max(bytes, flops, lane ops)`.
+//!
+//! Every figure predicted here is *modelled*. t0 is never a label: it is a fixed start plus the longest chain of
+//! dependent steps through the kernel's graph (memory round trips, cross-lane finishes, serial arithmetic).
+
+use serde::Serialize;
+use unglue_ir::graph::Graph;
+
+use crate::schedule::{Bucket, Schedule};
+use crate::traffic::{self, Traffic};
+
+/// A constant of the machine model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Constant {
+    pub value: u64,
+    pub unit: &'static str,
+    pub source: &'static str,
+}
+
+const fn c(value: u64, unit: &'static str, source: &'static str) -> Constant {
+    Constant { value, unit, source }
+}
+
+/// The machine model of one target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct CostTable {
+    pub target: &'static str,
+    /// Achieved DRAM read.
+    pub dram: Constant,
+    /// Last-level cache read: where activations live.
+    pub cache: Constant,
+    /// Compute units: one workgroup uses one of them.
+    pub units: Constant,
+    /// Matrix FLOPs that a streaming kernel reaches.
+    pub tiles: Constant,
+    /// f32 lane operations.
+    pub lanes: Constant,
+    /// Between a kernel and the next dependent one.
+    pub gap: Constant,
+    /// The same behind a long kernel, whose tail overlaps the dispatch.
+    pub gap_hidden: Constant,
+    /// A kernel longer than this hides its successor's dispatch.
+    pub gap_hidden_above: Constant,
+    /// Dispatch, first wave and last store.
+    pub start: Constant,
+    /// One dependent round trip to memory.
+    pub round_trip: Constant,
+    /// Filling the pipeline of a weight stream.
+    pub ramp: Constant,
+    /// A sum or maximum across a wave and its workgroup.
+    pub finish: Constant,
+    /// One dependent add, multiply or move.
+    pub step: Constant,
+    /// One dependent division, root or polynomial.
+    pub long_step: Constant,
+    /// One round of top-k.
+    pub pick: Constant,
+    /// One row of the delta rule.
+    pub row_update: Constant,
+    /// Fetching and applying scales of a packed weight.
+    pub unpack: Constant,
+}
+
+const CM: &str = "specs/costmodel.md";
+
+/// The R9700.
+pub const GFX1201: CostTable = CostTable {
+    target: "gfx1201",
+    dram: c(610, "B/ns", "specs/costmodel.md 3: fit on 8 GEMV micro points"),
+    cache: c(1383, "B/ns", "specs/costmodel.md 1: resident read, measured by davetha"),
+    units: c(64, "CU", "specs/costmodel.md 1"),
+    tiles: c(91_750, "FLOP/ns", "specs/costmodel.md 1: 1024 FLOP x 64 CU x 2.8 GHz, half reached in real kernels"),
+    lanes: c(20_500, "lane op/ns", "specs/costmodel.md 1: 64 CU x 64 lanes x 2 issue x 2.5 GHz"),
+    gap: c(2400, "ns", "specs/costmodel.md 2: dependent tiny node in graph replay"),
+    gap_hidden: c(600, "ns", "specs/costmodel.md 2: value of removing a launch from a healthy step"),
+    gap_hidden_above: c(5000, "ns", "specs/costmodel.md 6, rule 1"),
+    start: c(1400, "ns", "fit: elementwise t0 1.9 us of specs/costmodel.md 3 less one round trip"),
+    round_trip: c(500, "ns", "specs/costmodel.md 1: DRAM latency 350-500 ns, not established"),
+    ramp: c(800, "ns", "fit: bf16 GEMV t0 3.5 us of specs/costmodel.md 3 less start, round trip and finish"),
+    finish: c(800, "ns", "fit: norm and reduce t0 2.5-4.5 us of specs/costmodel.md 3"),
+    step: c(2, "ns", "5 cycles at 2.8 GHz"),
+    long_step: c(25, "ns", "about 12 dependent steps at 2.8 GHz"),
+    pick: c(700, "ns", "fit: top-8 t0 7.5 us of specs/costmodel.md 3"),
+    row_update: c(1000, "ns", "fit: delta rule t0 8-10 us of specs/costmodel.md 3 less its state bytes"),
+    unpack: c(2000, "ns", "fit: 4-bit GEMV t0 5.5 us of specs/costmodel.md 3"),
+};
+
+/// The embedded default takes the cover and the schedules of gfx1201, so it is priced like it.
+pub const X86_64: CostTable = CostTable { target: "x86-64", ..GFX1201 };
+
+/// H200.
+pub const SM_90: CostTable = CostTable {
+    target: "sm_90",
+    dram: c(4000, "B/ns", "data sheet 4.8 TB/s, 0.83 reached; not measured here"),
+    cache: c(6500, "B/ns", "L2 read of H100 in public microbenchmarks; not measured here"),
+    units: c(132, "SM", "data sheet"),
+    tiles: c(400_000, "FLOP/ns", "data sheet 989 TFLOP/s dense bf16, 0.4 reached; not measured here"),
+    lanes: c(33_500, "lane op/ns", "data sheet 67 TFLOP/s f32, 2 FLOP an op"),
+    gap: c(1300, "ns", "graph replay of dependent nodes in public reports; not measured here"),
+    gap_hidden: c(500, "ns", "as gap"),
+    start: c(1200, "ns", "assumed like gfx1201 at a higher clock"),
+    round_trip: c(600, "ns", "H100 DRAM latency in public microbenchmarks"),
+    ..GFX1201
+};
+
+impl CostTable {
+    /// The table of a target by name.
+    pub fn of(target: &str) -> Option<&'static CostTable> {
+        [&GFX1201, &X86_64, &SM_90].into_iter().find(|t| t.target == target)
+    }
+
+    /// Where the method is described.
+    pub fn model(&self) -> &'static str {
+        CM
+    }
+}
+
+/// What limits a kernel beyond its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bound {
+    #[default]
+    Latency,
+    Dram,
+    Cache,
+    Lanes,
+    Tiles,
+}
+
+/// Predicted cost of one launch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct KernelCost {
+    /// The kernel itself.
+    pub ns: u64,
+    /// Until the next dependent kernel starts.
+    pub gap_ns: u64,
+    pub t0_ns: u64,
+    pub traffic: Traffic,
+    pub workgroups: u64,
+    pub bound: Bound,
+}
+
+impl KernelCost {
+    /// What the kernel adds to a chain of launches.
+    pub fn total(&self) -> u64 {
+        self.ns + self.gap_ns
+    }
+}
+
+/// Predicted time of a kernel in a bucket.
+pub fn kernel_cost(graph: &Graph, schedule: &Schedule, bucket: &Bucket, table: &CostTable) -> KernelCost {
+    let workgroups = schedule.workgroups(bucket).max(1);
+    let traffic = traffic::traffic(graph, schedule, bucket);
+    let t0_ns = table.start.value + traffic::chain(graph, bucket, table);
+    let busy = workgroups.min(table.units.value).max(1);
+    // A few workgroups cannot use the whole machine: each is limited to its unit's share of every rate.
+    let share = |amount: u64, rate: u64| (amount * table.units.value).div_ceil(rate.max(1) * busy);
+    let dram = share(traffic.dram(), table.dram.value);
+    let cache = share(traffic.cache(), table.cache.value);
+    let lanes = share(traffic.lane_ops, table.lanes.value);
+    let tiles = share(traffic.tile_flops, table.tiles.value);
+    let work = (dram + cache).max(lanes).max(tiles);
+    let ns = t0_ns + work;
+    let bound = match work {
+        w if w < t0_ns => Bound::Latency,
+        w if w == tiles => Bound::Tiles,
+        w if w == lanes => Bound::Lanes,
+        _ if dram >= cache => Bound::Dram,
+        _ => Bound::Cache,
+    };
+    let hidden = ns > table.gap_hidden_above.value;
+    let gap_ns = if hidden { table.gap_hidden.value } else { table.gap.value };
+    KernelCost { ns, gap_ns, t0_ns, traffic, workgroups, bound }
+}

@@ -1,0 +1,231 @@
+//! Report data: why each op is where it is, what each kernel costs, what a token launches. Every time here is modelled.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use unglue_ir::graph::ValueId;
+use unglue_ir::module::Module;
+
+use crate::cost::CostTable;
+use crate::facts::{Facts, Kind};
+use crate::kernel::{BodyCover, CoverStats, Exactness, Kernel, Rejection, Verdict};
+use crate::plan::Plan;
+use crate::saturate::SaturationStats;
+use crate::traffic::Traffic;
+
+/// Where an op of a body ended up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct OpReport {
+    pub value: u32,
+    pub op: String,
+    pub ty: String,
+    /// Kernels that compute it, by their names in the body; more than one if it is recomputed.
+    pub kernels: Vec<String>,
+    /// For an op with a kernel to itself: why no neighbour took it.
+    pub alone: Option<String>,
+}
+
+/// One kernel of one body in one bucket.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct KernelReport {
+    /// Name in the bundle.
+    pub name: String,
+    pub class: &'static str,
+    pub exactness: Exactness,
+    pub ops: Vec<String>,
+    pub reads: Vec<String>,
+    pub writes: Vec<String>,
+    pub traffic: Traffic,
+    pub workgroups: u64,
+    pub schedule: String,
+    /// Tag `modelled`.
+    pub predicted_ns: u64,
+    pub t0_ns: u64,
+    pub gap_ns: u64,
+    pub bound: String,
+    pub steps: Vec<String>,
+    pub rejected: Vec<Rejection>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BodyReport {
+    pub body: String,
+    pub cover: CoverStats,
+    pub ops: Vec<OpReport>,
+    pub kernels: Vec<KernelReport>,
+}
+
+/// Sums over the launches of a step.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Totals {
+    pub launches: u64,
+    pub predicted_ns: u64,
+    pub dram_bytes: u64,
+    pub cache_bytes: u64,
+    pub flops: u64,
+}
+
+impl Totals {
+    fn add(&mut self, k: &Kernel) {
+        self.launches += 1;
+        self.predicted_ns += k.cost.total();
+        self.dram_bytes += k.cost.traffic.dram();
+        self.cache_bytes += k.cost.traffic.cache();
+        self.flops += k.cost.traffic.flops;
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BucketReport {
+    pub rows_max: u32,
+    pub seqs_max: u32,
+    pub pools: u64,
+    pub bodies: Vec<BodyReport>,
+    pub total: Totals,
+    pub by_class: BTreeMap<String, Totals>,
+    /// By body: a layer kind.
+    pub by_body: BTreeMap<String, Totals>,
+    /// Launches with one op per kernel.
+    pub unfused_launches: u64,
+    pub unfused_ns: u64,
+    pub arena_bytes: u64,
+    /// Bytes of all buffers, had none shared memory with another.
+    pub unshared_bytes: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PassReport {
+    pub module: String,
+    /// Machine model that chose the cover; its constants name their sources.
+    pub costs: CostTable,
+    /// What every time here is.
+    pub tag: &'static str,
+    pub saturation: Vec<SaturationStats>,
+    pub buckets: Vec<BucketReport>,
+    /// Distinct kernels of the bundle.
+    pub kernels: u64,
+}
+
+/// The report of a planned module; the arguments are those of [`crate::plan::plan`].
+pub fn report(
+    module: &Module,
+    saturation: Vec<SaturationStats>,
+    covers: &[Vec<BodyCover>],
+    plan: &Plan,
+    costs: &CostTable,
+) -> PassReport {
+    let buckets = (0..plan.buckets.len()).filter_map(|i| Some(bucket_report(module, covers.get(i)?, plan, i))).collect();
+    let kernels = plan.kernels.len() as u64;
+    PassReport { module: module.name.clone(), costs: *costs, tag: "modelled", saturation, buckets, kernels }
+}
+
+fn bucket_report(module: &Module, covers: &[BodyCover], plan: &Plan, index: usize) -> BucketReport {
+    let planned = &plan.buckets[index];
+    let mut r = BucketReport {
+        rows_max: planned.bucket.rows_max,
+        seqs_max: planned.bucket.seqs_max,
+        pools: planned.bucket.pools,
+        bodies: vec![],
+        total: Totals::default(),
+        by_class: BTreeMap::new(),
+        by_body: BTreeMap::new(),
+        unfused_launches: 0,
+        unfused_ns: 0,
+        arena_bytes: planned.arena_bytes,
+        unshared_bytes: 0,
+    };
+    for (buffer, live) in plan.buffers.iter().zip(&planned.live) {
+        r.unshared_bytes += if live.is_some() { crate::traffic::tensor_bytes(&buffer.ty, &planned.bucket) } else { 0 };
+    }
+    // Names in the bundle may differ from those in the body: kernels of several bodies can be one.
+    let mut bundle_names: BTreeMap<(u32, u32), String> = BTreeMap::new();
+    for launch in &planned.launches {
+        let Some(call) = module.calls.get(launch.call as usize) else { continue };
+        let Some(cover) = covers.get(call.body as usize) else { continue };
+        let Some(kernel) = cover.kernels.get(launch.in_cover as usize) else { continue };
+        let name = plan.kernels[launch.kernel as usize].kernel.name.clone();
+        bundle_names.insert((call.body, launch.in_cover), name);
+        r.total.add(kernel);
+        r.by_class.entry(kernel.class.name().into()).or_default().add(kernel);
+        r.by_body.entry(cover.body.name.clone()).or_default().add(kernel);
+    }
+    for call in &module.calls {
+        if let Some(cover) = covers.get(call.body as usize) {
+            r.unfused_launches += cover.stats.unfused;
+            r.unfused_ns += cover.stats.unfused_ns;
+        }
+    }
+    r.bodies = (0..).zip(covers).map(|(b, cover)| body_report(cover, b, &bundle_names)).collect();
+    r
+}
+
+fn body_report(cover: &BodyCover, number: u32, names: &BTreeMap<(u32, u32), String>) -> BodyReport {
+    let facts = Facts::new(&cover.body);
+    let kernels = (0..).zip(&cover.kernels).map(|(i, k)| kernel_report(&facts, k, names.get(&(number, i)))).collect();
+    let ops = facts.ops().map(|op| op_report(cover, op)).collect();
+    BodyReport { body: cover.body.name.clone(), cover: cover.stats.clone(), ops, kernels }
+}
+
+fn op_report(cover: &BodyCover, op: ValueId) -> OpReport {
+    let holders: Vec<&Kernel> = cover.kernels.iter().filter(|k| k.ops.contains(&op)).collect();
+    let alone = match holders.as_slice() {
+        [one] if one.ops.len() == 1 => Some(why_alone(one)),
+        _ => None,
+    };
+    let node = cover.body.node(op);
+    OpReport {
+        value: op.0,
+        op: node.op.name().into(),
+        ty: node.ty.to_string(),
+        kernels: holders.iter().map(|k| k.name.clone()).collect(),
+        alone,
+    }
+}
+
+/// The nearest miss first: a cost, then an obstacle.
+fn why_alone(kernel: &Kernel) -> String {
+    let order = |v: &Verdict| match v {
+        Verdict::Cost { loss_ns } => (0, *loss_ns),
+        Verdict::Forbidden => (1, 0),
+        Verdict::Obstacle { .. } => (2, 0),
+        Verdict::Cycle => (3, 0),
+        Verdict::NotTried => (4, 0),
+    };
+    let Some(nearest) = kernel.rejected.iter().min_by_key(|r| order(&r.verdict)) else {
+        return "no other kernel shares a value with it".into();
+    };
+    let with = &nearest.with;
+    match &nearest.verdict {
+        Verdict::Cost { loss_ns: 0 } => format!("joining {with} gains nothing"),
+        Verdict::Cost { loss_ns } => format!("joining {with} would cost {loss_ns} ns (modelled)"),
+        Verdict::Forbidden => format!("joining {with} is forbidden by the options"),
+        Verdict::Obstacle { rule, detail } => format!("cannot join {with}: {rule}: {detail}"),
+        Verdict::Cycle => format!("another kernel lies between it and {with}"),
+        Verdict::NotTried => "fusion was not asked for".into(),
+    }
+}
+
+fn kernel_report(facts: &Facts, k: &Kernel, name: Option<&String>) -> KernelReport {
+    let ops = k.graph.nodes.iter().filter(|n| !crate::schedule::is_leaf(&n.op)).map(|n| n.op.name().to_owned()).collect();
+    let text = |(leaf, v): &(String, ValueId)| match facts.kind(*v) {
+        Kind::Leaf => format!("{leaf}: {}", facts.body.ty(*v)),
+        _ => format!("{leaf} (%{}): {}", v.0, facts.body.ty(*v)),
+    };
+    KernelReport {
+        name: name.unwrap_or(&k.name).clone(),
+        class: k.class.name(),
+        exactness: k.exactness,
+        ops,
+        reads: k.reads.iter().map(text).collect(),
+        writes: k.writes.iter().map(text).collect(),
+        traffic: k.cost.traffic,
+        workgroups: k.cost.workgroups,
+        schedule: k.schedule.describe(),
+        predicted_ns: k.cost.ns,
+        t0_ns: k.cost.t0_ns,
+        gap_ns: k.cost.gap_ns,
+        bound: format!("{:?}", k.cost.bound).to_ascii_lowercase(),
+        steps: k.steps.clone(),
+        rejected: k.rejected.clone(),
+    }
+}

@@ -1,0 +1,73 @@
+//! Rules about casts.
+
+use unglue_ir::op::Op;
+use unglue_ir::types::DType;
+
+use super::soundness::{Draw, Sample};
+use super::{Rule, Term};
+use crate::analysis::View;
+use crate::kernel::Exactness;
+use crate::language::ENode;
+
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        name: "cast-same",
+        class: Exactness::Exact,
+        reason: "a value that has the dtype already is not rounded",
+        find: cast_same,
+        sample: |d| {
+            let x = d.activation(DType::Bf16);
+            d.apply(Op::Cast(DType::Bf16), &[x])
+        },
+    },
+    Rule {
+        name: "cast-after-widening",
+        class: Exactness::Exact,
+        reason: "bf16 and f16 widen to f32 without rounding, so only the second cast rounds, and it sees the same number",
+        find: cast_after_widening,
+        sample: cast_after_widening_sample,
+    },
+    Rule {
+        name: "gather-rows-before-cast",
+        class: Exactness::Exact,
+        reason: "a cast works on each element alone, so rows can be chosen first",
+        find: gather_rows_before_cast,
+        sample: |d| {
+            let x = d.activation(DType::F32);
+            let cast = d.op(Op::Cast(DType::Bf16), &[x])?;
+            let rows = d.row_index();
+            d.apply(Op::GatherRows, &[cast, rows])
+        },
+    },
+];
+
+fn cast_same(v: View, n: &ENode) -> Vec<Term> {
+    match n.op {
+        Op::Cast(to) if v.dtype(n.args[0]) == Some(to) => vec![Term::Class(n.args[0])],
+        _ => vec![],
+    }
+}
+
+fn cast_after_widening(v: View, n: &ENode) -> Vec<Term> {
+    let Op::Cast(to) = n.op else { return vec![] };
+    let inner = v.nodes(n.args[0]).filter(|i| i.op == Op::Cast(DType::F32));
+    let narrow = inner.map(|i| i.args[0]).filter(|x| matches!(v.dtype(*x), Some(DType::Bf16 | DType::F16)));
+    let rewrite = |x| if v.dtype(x) == Some(to) { Term::Class(x) } else { Term::op(Op::Cast(to), &[x]) };
+    narrow.map(rewrite).collect()
+}
+
+fn cast_after_widening_sample(d: &mut Draw) -> Option<Sample> {
+    let from = d.pick(&[DType::Bf16, DType::F16]);
+    let to = d.pick(&[DType::Bf16, DType::F16]);
+    let x = d.activation(from);
+    let wide = d.op(Op::Cast(DType::F32), &[x])?;
+    d.apply(Op::Cast(to), &[wide])
+}
+
+fn gather_rows_before_cast(v: View, n: &ENode) -> Vec<Term> {
+    if n.op != Op::GatherRows {
+        return vec![];
+    }
+    let casts = v.nodes(n.args[0]).filter(|i| matches!(i.op, Op::Cast(_)));
+    casts.map(|c| Term::Node(c.op.clone(), vec![Term::op(Op::GatherRows, &[c.args[0], n.args[1]])])).collect()
+}

@@ -1,0 +1,182 @@
+//! Saturation: applies the rules to a body until nothing new appears or a count runs out. Never a time limit.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use egg::{EGraph, Id};
+use serde::Serialize;
+use unglue_ir::graph::{Graph, Node, ValueId};
+
+use crate::analysis::{Classes, Types, View};
+use crate::error::PassError;
+use crate::extract;
+use crate::kernel::{Exactness, Numerics};
+use crate::language::ENode;
+use crate::rules::{Rule, Term, table};
+
+/// When to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    pub iterations: u64,
+    pub nodes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { iterations: 30, nodes: 100_000 }
+    }
+}
+
+/// Why saturation ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stop {
+    #[default]
+    Saturated,
+    Iterations,
+    Nodes,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SaturationStats {
+    pub body: String,
+    pub nodes_in: u64,
+    pub e_nodes: u64,
+    pub classes: u64,
+    pub iterations: u64,
+    pub stop: Stop,
+    /// Unions that each rule made.
+    pub fired: BTreeMap<String, u64>,
+    /// The weakest class of a rule that joined two values: all kernels of the body carry it.
+    pub exactness: Exactness,
+    pub nodes_out: u64,
+    pub cost_in: u64,
+    pub cost_out: u64,
+    /// The rewritten form would not have used every leaf of the body, whose calls list them: the declared form stays.
+    pub kept_declared: bool,
+    /// Bodies of `repeat`, each with an e-graph of its own.
+    pub repeats: Vec<SaturationStats>,
+}
+
+/// Rewrites a body to its cheapest known form. Leaves, outputs and their order stay.
+///
+/// # Errors
+/// [`PassError::Rewrite`] if a rule joined values that cannot be equal, [`PassError::Ir`] if the result breaks a rule of
+/// the IR.
+pub fn optimise(body: &Graph, numerics: Numerics, limits: &Limits) -> Result<(Graph, SaturationStats), PassError> {
+    let rules: Vec<Rule> = table().into_iter().filter(|r| numerics.allows(r.class)).collect();
+    optimise_with(body, &rules, limits)
+}
+
+/// [`optimise`] with chosen rules.
+///
+/// # Errors
+/// As [`optimise`].
+pub fn optimise_with(body: &Graph, rules: &[Rule], limits: &Limits) -> Result<(Graph, SaturationStats), PassError> {
+    let mut declared = body.clone();
+    let mut repeats = Vec::new();
+    for inner in &mut declared.bodies {
+        let (better, stats) = optimise_with(inner, rules, limits)?;
+        *inner = better;
+        repeats.push(stats);
+    }
+    let (mut classes, ids) = classes_of(&declared);
+    let mut stats = SaturationStats { body: body.name.clone(), nodes_in: body.nodes.len() as u64, ..Default::default() };
+    saturate(&mut classes, rules, limits, &mut stats)?;
+    let found = extract::extract(&declared, &classes, &ids)?;
+    stats.cost_in = extract::graph_cost(&declared);
+    stats.cost_out = extract::graph_cost(&found);
+    let worst = repeats.iter().map(|r| r.exactness).max().unwrap_or_default();
+    stats.exactness = stats.exactness.max(worst);
+    stats.repeats = repeats;
+    stats.kept_declared = !uses_all_leaves(&found) || stats.cost_out > stats.cost_in;
+    let result = if stats.kept_declared { declared } else { found };
+    stats.nodes_out = result.nodes.len() as u64;
+    Ok((result, stats))
+}
+
+/// The e-graph of a graph, and the class of each node.
+pub fn classes_of(g: &Graph) -> (Classes, Vec<Id>) {
+    let mut classes = EGraph::new(Types { bodies: g.bodies.clone(), fault: None });
+    let mut ids = Vec::with_capacity(g.nodes.len());
+    for Node { op, args, ty } in &g.nodes {
+        let leaf = matches!(
+            op,
+            unglue_ir::op::Op::Input { .. } | unglue_ir::op::Op::Weight { .. } | unglue_ir::op::Op::State { .. }
+        );
+        let args = args.iter().map(|a: &ValueId| ids[a.index()]).collect();
+        ids.push(classes.add(ENode { op: op.clone(), leaf: leaf.then(|| ty.clone()), args }));
+    }
+    classes.rebuild();
+    (classes, ids)
+}
+
+fn saturate(classes: &mut Classes, rules: &[Rule], limits: &Limits, stats: &mut SaturationStats) -> Result<(), PassError> {
+    stats.stop = Stop::Iterations;
+    for _ in 0..limits.iterations {
+        stats.iterations += 1;
+        let matches = search(classes, rules);
+        let before = (classes.total_number_of_nodes(), classes.number_of_classes());
+        for (rule, class, term) in matches {
+            let id = add(classes, &term);
+            if classes.union(class, id) {
+                *stats.fired.entry(rules[rule].name.to_owned()).or_default() += 1;
+                stats.exactness = stats.exactness.max(rules[rule].class);
+            }
+            if let Some(fault) = &classes.analysis.fault {
+                let hint = "the rule is wrong: its two sides have different types or constants";
+                return Err(PassError::rewrite("rule-type", rules[rule].name, fault.clone(), hint));
+            }
+        }
+        classes.rebuild();
+        if (classes.total_number_of_nodes(), classes.number_of_classes()) == before {
+            stats.stop = Stop::Saturated;
+            break;
+        }
+        if classes.total_number_of_nodes() as u64 > limits.nodes {
+            stats.stop = Stop::Nodes;
+            break;
+        }
+    }
+    stats.e_nodes = classes.total_number_of_nodes() as u64;
+    stats.classes = classes.number_of_classes() as u64;
+    Ok(())
+}
+
+/// All matches of all rules, in the order of classes, nodes and rules.
+fn search(classes: &Classes, rules: &[Rule]) -> Vec<(usize, Id, Term)> {
+    let view = View { classes };
+    let ids: BTreeSet<Id> = classes.classes().map(|c| c.id).collect();
+    let mut found = Vec::new();
+    for id in ids {
+        let mut nodes: Vec<&ENode> = classes[id].nodes.iter().collect();
+        nodes.sort();
+        for (r, rule) in rules.iter().enumerate() {
+            found.extend(nodes.iter().flat_map(|n| (rule.find)(view, n)).map(|t| (r, id, t)));
+        }
+    }
+    found
+}
+
+fn add(classes: &mut Classes, term: &Term) -> Id {
+    match term {
+        Term::Class(id) => classes.find(*id),
+        Term::Node(op, args) => {
+            let args = args.iter().map(|a| add(classes, a)).collect();
+            classes.add(ENode::new(op.clone(), args))
+        }
+    }
+}
+
+/// True if some output needs each leaf.
+fn uses_all_leaves(g: &Graph) -> bool {
+    let mut live = vec![false; g.nodes.len()];
+    for (_, v) in &g.outputs {
+        live[v.index()] = true;
+    }
+    for i in (0..g.nodes.len()).rev() {
+        if live[i] {
+            g.nodes[i].args.iter().for_each(|a| live[a.index()] = true);
+        }
+    }
+    live.into_iter().all(|l| l)
+}

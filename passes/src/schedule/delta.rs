@@ -1,0 +1,86 @@
+//! Delta form: one workgroup a sequence and head; the rows of the sequence are taken in order.
+
+use std::collections::BTreeSet;
+
+use unglue_ir::graph::{Graph, ValueId};
+use unglue_ir::op::Op;
+use unglue_ir::types::Dim;
+
+use super::stage::{self, Scope};
+use super::{Bucket, Form, Obstacle, Schedule, is_leaf, strip_reshapes};
+
+/// Key rows of the state that one lane holds in registers.
+const KEYS_MAX: u64 = 128;
+/// One wave for each 32 value columns.
+const VALUES_MAX: u64 = 256;
+
+pub fn schedule(g: &Graph, node: ValueId, bucket: &Bucket) -> Result<Schedule, Obstacle> {
+    let args = &g.node(node).args;
+    let dims = |id: ValueId| g.ty(id).tensor().map(|t| t.shape.iter().map(|d| d.fixed().unwrap_or(0)).collect::<Vec<_>>());
+    let (Some(q), Some(v)) = (dims(args[0]), dims(args[2])) else { return Err(Obstacle::new("delta", "no tensors")) };
+    let (heads, keys, values) = (q[1], q[2], v[2]);
+    if keys > KEYS_MAX || values > VALUES_MAX {
+        return Err(Obstacle::new("delta-size", format!("state {keys}x{values} of at most {KEYS_MAX}x{VALUES_MAX}")));
+    }
+    let nodes: BTreeSet<ValueId> = g.ids().filter(|id| *id != node).collect();
+    check_nodes(g, node, heads)?;
+    let mut wanted: BTreeSet<ValueId> = args[..5].iter().copied().collect();
+    let o = g.ids().find(|id| g.node(*id).op == Op::Project(0) && g.node(*id).args[0] == node);
+    wanted.extend(o);
+    let staged = stage::plan(g, &nodes, &Scope { bucket, heads: Some(heads), wanted: &wanted, rows: 1 })?;
+    let waves = values.div_ceil(32).next_power_of_two().min(8) as u32;
+    Ok(Schedule { form: Form::Delta { node, heads, keys, values }, waves, staged })
+}
+
+/// Values of a head are formed by its own workgroup: outputs and reductions have the head axis.
+fn check_nodes(g: &Graph, delta: ValueId, heads: u64) -> Result<(), Obstacle> {
+    let of_head = |id: ValueId| g.ty(id).tensor().is_some_and(|t| t.rank() == 3 && t.shape[1] == Dim::Fixed(heads));
+    for id in g.ids() {
+        let n = g.node(id);
+        match &n.op {
+            op if is_leaf(op) => {}
+            Op::Reduce { .. } if !of_head(id) => {
+                return Err(Obstacle::new("delta-head", format!("%{} reduces over heads", id.0)));
+            }
+            Op::TopK { .. } | Op::TokenWrite | Op::PoolWrite | Op::TailUpdate | Op::PoolWindow { .. } => {
+                return Err(Obstacle::new("delta-glue", format!("%{} has no head axis", id.0)));
+            }
+            Op::GatherLast | Op::EmbedRows | Op::GatherRows | Op::Repeat { .. } => {
+                return Err(Obstacle::new("delta-glue", format!("%{} has no head axis", id.0)));
+            }
+            Op::ConvUpdate => check_channels(g, delta, n.args[1])?,
+            _ => {}
+        }
+    }
+    for (name, v) in &g.outputs {
+        if g.ty(*v).state().is_none() && !of_head(strip_reshapes(g, *v)) {
+            return Err(Obstacle::new("delta-head", format!("output `{name}` has no head axis")));
+        }
+    }
+    Ok(())
+}
+
+/// The convolution state is replaced in place, so each channel must belong to one workgroup: every use of the
+/// convolution takes segments of H * K channels apart into heads.
+fn check_channels(g: &Graph, delta: ValueId, state: ValueId) -> Result<(), Obstacle> {
+    let q = g.ty(g.node(delta).args[0]).tensor().map(|t| t.shape.clone()).unwrap_or_default();
+    let segment = q[1].fixed().unwrap_or(1) * q[2].fixed().unwrap_or(1);
+    let users = g.users();
+    let conv = users[state.index()].iter().copied().find(|u| g.node(*u).op == Op::CausalConv);
+    let Some(conv) = conv else { return Err(Obstacle::new("conv-update", "the update stands without its convolution")) };
+    let mut todo = vec![conv];
+    while let Some(id) = todo.pop() {
+        for &u in &users[id.index()] {
+            match g.node(u).op {
+                Op::Slice { axis: 1, start, len } if start % segment == 0 && len == segment => {}
+                Op::Unary(_) | Op::Binary(_) | Op::Cast(_) => todo.push(u),
+                _ => return Err(Obstacle::new("conv-channels", format!("%{} mixes channels of several heads", u.0))),
+            }
+        }
+    }
+    let channels = g.ty(conv).tensor().and_then(|t| t.shape[1].fixed()).unwrap_or(0);
+    if channels % segment != 0 {
+        return Err(Obstacle::new("conv-channels", format!("{channels} channels, segments of {segment}")));
+    }
+    Ok(())
+}

@@ -1,0 +1,253 @@
+//! Whether a set of ops can be one kernel, and how that kernel runs.
+//!
+//! In: a kernel as a graph of its own, and a bucket. Out: a [`Schedule`], or the [`Obstacle`] that forbids it. The code
+//! generator emits exactly the kernels that are accepted here. Forms are found by rule from the ops' shapes:
+//!
+//! - **row**: one workgroup a row; pointwise, reductions, top-k, small repeats, gathers, state writes.
+//! - **skinny**: matmuls over few rows; outputs over the grid, weights streamed once, glue as prologue and epilogue.
+//! - **delta**: one workgroup a sequence and head; rows in order, state in registers.
+//! - **attend**, **scores**, **select**: attention over selected rows, pool scores, pool selection.
+
+mod delta;
+mod row;
+mod skinny;
+mod stage;
+
+use unglue_ir::graph::{Graph, ValueId};
+use unglue_ir::op::Op;
+use unglue_ir::types::{Dim, Type};
+
+pub use skinny::{Label, Segment, Skinny, YAxis};
+pub use stage::{Place, Staged};
+
+/// What a launch list is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Bucket {
+    /// Most rows of a step: 1, 4 or 16.
+    pub rows_max: u32,
+    /// Most sequences of a step.
+    pub seqs_max: u32,
+    /// Value of `Dim::Pools`.
+    pub pools: u64,
+}
+
+/// Bytes of workgroup memory that staged values may take: at least one more workgroup fits beside it on every target.
+pub const SHARED_BUDGET: u64 = 48 * 1024;
+/// Waves of a row workgroup: 256 threads, one for each chain of the `lanes` order.
+pub const ROW_WAVES: u32 = 8;
+/// Waves of a skinny workgroup.
+pub const SKINNY_WAVES: u32 = 4;
+
+/// The anchor of a kernel and what follows from it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Form {
+    Row { rows: Dim },
+    Skinny(Skinny),
+    Delta { node: ValueId, heads: u64, keys: u64, values: u64 },
+    Attend { node: ValueId, heads: u64, width: u64 },
+    Scores { node: ValueId },
+    Select { node: ValueId },
+}
+
+/// How a kernel runs: data for the generator, the cost model and the manifest.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Schedule {
+    pub form: Form,
+    /// Waves of a workgroup.
+    pub waves: u32,
+    /// Values kept in workgroup memory or registers, in the order in which they are formed.
+    pub staged: Vec<Staged>,
+}
+
+/// Why a set of ops cannot be one kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Obstacle {
+    pub rule: &'static str,
+    pub detail: String,
+}
+
+impl Obstacle {
+    pub(crate) fn new(rule: &'static str, detail: impl Into<String>) -> Self {
+        Obstacle { rule, detail: detail.into() }
+    }
+}
+
+/// True for ops that only name a value: they cost nothing inside a kernel.
+pub fn is_view(op: &Op) -> bool {
+    matches!(op, Op::Reshape(_) | Op::Broadcast(_) | Op::Slice { .. } | Op::Project(_))
+}
+
+/// True for leaves: values that a kernel is given.
+pub fn is_leaf(op: &Op) -> bool {
+    matches!(op, Op::Input { .. } | Op::Weight { .. } | Op::State { .. } | Op::ConstF32(_))
+}
+
+/// The value under a chain of reshapes that keep the order of elements.
+pub fn strip_reshapes(g: &Graph, mut id: ValueId) -> ValueId {
+    while let Op::Reshape(_) = g.node(id).op {
+        id = g.node(id).args[0];
+    }
+    id
+}
+
+/// Elements of one row of a value (fixed extents only; `Pools` counts as the bucket's value).
+pub fn row_elements(ty: &Type, bucket: &Bucket) -> u64 {
+    match ty {
+        Type::Tensor(t) => t.shape.iter().fold(1u64, |a, d| {
+            a.saturating_mul(match d {
+                Dim::Fixed(n) => *n,
+                Dim::Pools => bucket.pools,
+                _ => 1,
+            })
+        }),
+        _ => 0,
+    }
+}
+
+/// Finds the schedule of a kernel.
+///
+/// # Errors
+/// The first obstacle, by a rule that the report can name.
+pub fn schedule(kernel: &Graph, bucket: &Bucket) -> Result<Schedule, Obstacle> {
+    let anchors: Vec<ValueId> = kernel.ids().filter(|id| special(&kernel.node(*id).op)).collect();
+    let skinny = kernel.ids().any(|id| skinny::is_contraction(&kernel.node(id).op));
+    check_common(kernel)?;
+    match anchors.as_slice() {
+        [] if skinny => skinny::schedule(kernel, bucket),
+        [] => row::schedule(kernel, bucket),
+        [one] if !skinny => match &kernel.node(*one).op {
+            Op::DeltaRule { .. } => delta::schedule(kernel, *one, bucket),
+            Op::Attend { .. } => attend(kernel, *one),
+            Op::IndexScores { .. } => alone(kernel, *one, Form::Scores { node: *one }, 4),
+            _ => alone(kernel, *one, Form::Select { node: *one }, 8),
+        },
+        _ => Err(Obstacle::new("one-anchor", "delta rule, attention and selection have a kernel of their own")),
+    }
+}
+
+fn special(op: &Op) -> bool {
+    matches!(op, Op::DeltaRule { .. } | Op::Attend { .. } | Op::IndexScores { .. } | Op::IndexSelect { .. })
+}
+
+/// Rules for every form.
+fn check_common(g: &Graph) -> Result<(), Obstacle> {
+    for id in g.ids() {
+        let node = g.node(id);
+        let row_mixing = match node.op {
+            Op::CausalConv | Op::ConvUpdate | Op::PoolWindow { .. } | Op::GatherRows => true,
+            _ => false,
+        };
+        if row_mixing && !matches!(g.node(strip_reshapes(g, node.args[0])).op, Op::Input { .. }) {
+            return Err(Obstacle::new("rows-mix", format!("%{} reads rows that other workgroups form", id.0)));
+        }
+    }
+    Ok(())
+}
+
+fn alone(g: &Graph, node: ValueId, form: Form, waves: u32) -> Result<Schedule, Obstacle> {
+    for id in g.ids() {
+        if id != node && !is_leaf(&g.node(id).op) && !is_view(&g.node(id).op) {
+            return Err(Obstacle::new("anchor-alone", format!("%{} beside an anchor that takes no glue", id.0)));
+        }
+    }
+    Ok(Schedule { form, waves, staged: vec![] })
+}
+
+/// Attention takes a pointwise epilogue on its own result.
+fn attend(g: &Graph, node: ValueId) -> Result<Schedule, Obstacle> {
+    for id in g.ids() {
+        let n = g.node(id);
+        let ok = id == node || is_leaf(&n.op) || matches!(n.op, Op::Reshape(_)) || {
+            matches!(n.op, Op::Cast(_) | Op::Unary(_) | Op::Binary(_)) && g.ty(id).tensor().map(|t| &t.shape) == g.ty(node).tensor().map(|t| &t.shape)
+        };
+        if !ok {
+            return Err(Obstacle::new("attend-epilogue", format!("%{} is not pointwise on the context", id.0)));
+        }
+    }
+    let n = g.node(node);
+    let args_ok = n.args.iter().all(|a| is_leaf(&g.node(strip_reshapes(g, *a)).op));
+    let Some(t) = g.ty(node).tensor() else { return Err(Obstacle::new("attend", "no tensor")) };
+    let (Some(heads), Some(width)) = (t.shape[1].fixed(), t.shape[2].fixed()) else {
+        return Err(Obstacle::new("attend", "symbolic heads"));
+    };
+    let selected = g.ty(n.args[2]).tensor().and_then(|t| t.shape[1].fixed()).unwrap_or(u64::MAX);
+    if !args_ok {
+        return Err(Obstacle::new("attend-operands", "operands are computed in the same kernel"));
+    }
+    if selected.saturating_mul(4) > SHARED_BUDGET {
+        return Err(Obstacle::new("attend-selected", format!("{selected} selected rows exceed workgroup memory")));
+    }
+    Ok(Schedule { form: Form::Attend { node, heads, width }, waves: 8, staged: vec![] })
+}
+
+impl Schedule {
+    /// One line for the manifest and the report.
+    pub fn describe(&self) -> String {
+        let form = match &self.form {
+            Form::Row { rows } => format!("row per workgroup over {rows}"),
+            Form::Skinny(s) => s.describe(),
+            Form::Delta { heads, keys, values, .. } => format!("delta rule, {heads} heads of {keys}x{values}"),
+            Form::Attend { heads, width, .. } => format!("attend, {heads} heads of width {width}, splits of 64 rows"),
+            Form::Scores { .. } => "scores, one pool a lane".into(),
+            Form::Select { .. } => "select, one row a workgroup".into(),
+        };
+        format!("{form}; {} waves; {} staged values", self.waves, self.staged.len())
+    }
+
+    /// Workgroups of a launch in this bucket.
+    pub fn workgroups(&self, bucket: &Bucket) -> u64 {
+        self.grid().iter().map(|g| g.value(bucket)).product()
+    }
+
+    /// Grid rule along the three axes.
+    pub fn grid(&self) -> [GridAxis; 3] {
+        let one = GridAxis { symbol: None, mul: 1, div: 1 };
+        let over = |symbol: Dim| GridAxis { symbol: Some(symbol), mul: 1, div: 1 };
+        let count = |n: u64| GridAxis { symbol: None, mul: n, div: 1 };
+        match &self.form {
+            Form::Row { rows } => [over(*rows), one, one],
+            Form::Skinny(s) => s.grid(self.waves),
+            Form::Delta { heads, .. } => [count(*heads), over(Dim::Seqs), one],
+            Form::Attend { heads, .. } => [count(*heads), over(Dim::Rows), one],
+            Form::Scores { .. } => {
+                let per = u64::from(self.waves) * 32;
+                [GridAxis { symbol: Some(Dim::Pools), mul: 1, div: per }, over(Dim::Rows), one]
+            }
+            Form::Select { .. } => [over(Dim::Rows), one, one],
+        }
+    }
+
+    /// How many workgroups of a launch read one row of an activation operand.
+    pub fn rereads(&self, bucket: &Bucket) -> u64 {
+        match &self.form {
+            Form::Row { .. } | Form::Select { .. } => 1,
+            Form::Skinny(_) | Form::Scores { .. } => {
+                let [x, y, _] = self.grid();
+                x.value(bucket) * if matches!(self.form, Form::Skinny(_)) { y.value(bucket) } else { 1 }
+            }
+            Form::Delta { .. } => 1,
+            Form::Attend { heads, .. } => *heads,
+        }
+    }
+}
+
+/// `ceil(symbol * mul / div)` workgroups along one axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GridAxis {
+    pub symbol: Option<Dim>,
+    pub mul: u64,
+    pub div: u64,
+}
+
+impl GridAxis {
+    pub fn value(&self, bucket: &Bucket) -> u64 {
+        let n = match self.symbol {
+            None => 1,
+            Some(Dim::Fixed(n)) => n,
+            Some(Dim::Rows | Dim::Logits) => u64::from(bucket.rows_max),
+            Some(Dim::Seqs) => u64::from(bucket.seqs_max),
+            Some(Dim::Pools) => bucket.pools,
+        };
+        n.saturating_mul(self.mul).div_ceil(self.div.max(1)).max(1)
+    }
+}

@@ -1,0 +1,79 @@
+//! Row form: one workgroup a row.
+
+use std::collections::BTreeSet;
+
+use unglue_ir::graph::{Graph, ValueId};
+use unglue_ir::op::Op;
+use unglue_ir::types::Dim;
+
+use super::stage::{self, Scope};
+use super::{Bucket, Form, Obstacle, ROW_WAVES, Schedule, is_leaf, row_elements};
+
+/// Most scores of a top-k with k > 1: they are kept in workgroup memory.
+const TOP_K_SCORES: u64 = 8192;
+
+pub fn schedule(g: &Graph, bucket: &Bucket) -> Result<Schedule, Obstacle> {
+    let rows = row_symbol(g)?;
+    check_state_races(g)?;
+    let wanted = wanted(g, bucket)?;
+    let nodes: BTreeSet<ValueId> = g.ids().collect();
+    let staged = stage::plan(g, &nodes, &Scope { bucket, heads: None, wanted: &wanted, rows: 1 })?;
+    Ok(Schedule { form: Form::Row { rows }, waves: ROW_WAVES, staged })
+}
+
+/// The one leading symbol of all values that are formed.
+pub fn row_symbol(g: &Graph) -> Result<Dim, Obstacle> {
+    let mut symbol: Option<Dim> = None;
+    for id in g.ids() {
+        let node = g.node(id);
+        if is_leaf(&node.op) {
+            continue;
+        }
+        let Some(t) = g.ty(id).tensor() else { continue };
+        let Some(first) = t.shape.first().filter(|d| d.fixed().is_none()) else { continue };
+        match symbol {
+            None => symbol = Some(*first),
+            Some(s) if s == *first => {}
+            Some(s) => return Err(Obstacle::new("one-row-axis", format!("values over {s} and over {first}"))),
+        }
+    }
+    let writes_state = g.ids().any(|id| g.ty(id).state().is_some() && !is_leaf(&g.node(id).op));
+    match symbol {
+        Some(s) => Ok(s),
+        None if writes_state => Ok(Dim::Rows),
+        None => Err(Obstacle::new("no-rows", "no value has a row axis")),
+    }
+}
+
+/// A state that other workgroups still read must not be replaced in the same launch.
+pub fn check_state_races(g: &Graph) -> Result<(), Obstacle> {
+    for (name, state) in g.states() {
+        let reads = |op: &Op| matches!(op, Op::CausalConv | Op::PoolWindow { .. });
+        let writes = |op: &Op| matches!(op, Op::ConvUpdate | Op::TailUpdate);
+        let users = &g.users()[state.index()];
+        if users.iter().any(|u| reads(&g.node(*u).op)) && users.iter().any(|u| writes(&g.node(*u).op)) {
+            return Err(Obstacle::new("state-race", format!("`{name}` is read and replaced by different workgroups")));
+        }
+    }
+    Ok(())
+}
+
+/// Scores of a top-k with k > 1 are reread k times.
+pub fn wanted(g: &Graph, bucket: &Bucket) -> Result<BTreeSet<ValueId>, Obstacle> {
+    let mut wanted = BTreeSet::new();
+    for id in g.ids() {
+        let Op::TopK { k } = g.node(id).op else { continue };
+        let scores = g.node(id).args[0];
+        if g.ty(scores).tensor().is_none_or(|t| t.rank() != 2) {
+            return Err(Obstacle::new("top-k-rank", "top-k in a row kernel takes [R, E]"));
+        }
+        let n = row_elements(g.ty(scores), bucket);
+        if k > 1 && n > TOP_K_SCORES {
+            return Err(Obstacle::new("top-k-scores", format!("{n} scores of at most {TOP_K_SCORES}")));
+        }
+        if k > 1 {
+            wanted.insert(scores);
+        }
+    }
+    Ok(wanted)
+}

@@ -1,0 +1,437 @@
+//! Skinny form: matmuls over few rows. Outputs are spread over the grid, each wave owns some of them for all rows.
+//!
+//! Contractions whose results meet in one output are *zipped*: one wave forms the same output number of each and then
+//! their common epilogue. Contractions with separate outputs are *segments* that follow one another along the grid.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use unglue_ir::graph::{Graph, ValueId};
+use unglue_ir::op::Op;
+use unglue_ir::types::Dim;
+
+use super::stage::{self, Place, Scope, is_wide_max, is_wide_sum};
+use super::{Bucket, Form, GridAxis, Obstacle, SKINNY_WAVES, Schedule, is_leaf, row, strip_reshapes};
+
+/// Waves that fill the first target's 64 compute units with eight waves each.
+const WAVES_WANTED: u64 = 512;
+/// Elements of small axes that an epilogue may unroll.
+const UNROLL_MAX: u64 = 64;
+
+/// What grid axis 1 counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum YAxis {
+    None,
+    Heads(u64),
+    Choices(u64),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Segment {
+    pub anchors: Vec<ValueId>,
+    /// Numbers of the graph's outputs that the epilogue forms.
+    pub outputs: Vec<usize>,
+    /// Output elements along the contraction's own axis.
+    pub n: u64,
+    pub outputs_per_wave: u32,
+    /// Choices that a wave forms one after the other, when the epilogue sums over them.
+    pub inner_choices: Option<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Skinny {
+    pub segments: Vec<Segment>,
+    /// Outputs formed before the contractions; workgroup 0 writes them.
+    pub side_outputs: Vec<usize>,
+    pub y: YAxis,
+    /// One row a workgroup (grouped contractions), else every workgroup takes all rows.
+    pub rows_on_grid: bool,
+    /// Rows whose sums a wave forms at once.
+    pub row_unroll: u32,
+    /// For each value behind an anchor: what each of its axes counts.
+    pub labels: BTreeMap<ValueId, Vec<Label>>,
+    /// Values formed before the contractions (operands that are not given).
+    pub prologue: BTreeSet<ValueId>,
+}
+
+/// What an axis of an epilogue value counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Label {
+    Row,
+    /// The contraction's outputs.
+    Out,
+    Head,
+    Choice,
+    /// A small axis that the epilogue brings in.
+    Small,
+    One,
+}
+
+pub fn is_contraction(op: &Op) -> bool {
+    matches!(op, Op::MatMul { .. } | Op::BatchMatMul { .. } | Op::GroupedMatMul { .. })
+}
+
+fn ancestors(g: &Graph, roots: impl IntoIterator<Item = ValueId>) -> BTreeSet<ValueId> {
+    let mut seen = BTreeSet::new();
+    let mut todo: Vec<ValueId> = roots.into_iter().collect();
+    while let Some(id) = todo.pop() {
+        if seen.insert(id) {
+            todo.extend(&g.node(id).args);
+        }
+    }
+    seen
+}
+
+pub fn schedule(g: &Graph, bucket: &Bucket) -> Result<Schedule, Obstacle> {
+    row::row_symbol(g)?;
+    let contractions: Vec<ValueId> = g.ids().filter(|id| is_contraction(&g.node(*id).op)).collect();
+    let prologue = prologue(g, &contractions)?;
+    let mut anchors = contractions;
+    anchors.extend(g.ids().filter(|id| is_wide_sum(&g.node(*id).op) && !prologue.contains(id)));
+    anchors.sort();
+    let labels = labels(g, &anchors)?;
+    check_nodes(g, &anchors, &labels, &prologue)?;
+    let (segments, side_outputs) = segments(g, &anchors, &labels, &prologue)?;
+    let y = y_axis(g, &segments)?;
+    let rows_on_grid = anchors.iter().any(|a| matches!(g.node(*a).op, Op::GroupedMatMul { .. }));
+    let rows_here = if rows_on_grid { 1 } else { u64::from(bucket.rows_max) };
+    let staged = stage_prologue(g, &anchors, &labels, &prologue, rows_here, bucket)?;
+    let row_unroll = if rows_on_grid || bucket.rows_max == 1 { 1 } else { 4 };
+    let form = Skinny { segments, side_outputs, y, rows_on_grid, row_unroll, labels, prologue };
+    Ok(Schedule { form: Form::Skinny(form), waves: SKINNY_WAVES, staged })
+}
+
+/// Values that must exist before a contraction starts: its activation operand, unless it is given.
+fn prologue(g: &Graph, contractions: &[ValueId]) -> Result<BTreeSet<ValueId>, Obstacle> {
+    let mut operands = Vec::new();
+    for &c in contractions {
+        let args = &g.node(c).args;
+        let x = strip_reshapes(g, args[0]);
+        if !is_leaf(&g.node(x).op) {
+            let flat = matches!(g.node(c).op, Op::MatMul { .. } | Op::GroupedMatMul { .. });
+            if !flat || g.ty(args[0]).tensor().is_none_or(|t| t.rank() != 2) {
+                return Err(Obstacle::new("prologue-shape", format!("%{}: only [R, K] operands are staged", c.0)));
+            }
+            operands.push(x);
+        }
+        if args[1..].iter().any(|a| !is_leaf(&g.node(strip_reshapes(g, *a)).op)) {
+            return Err(Obstacle::new("contraction-operands", format!("%{}: weights and ids are given", c.0)));
+        }
+    }
+    // Outputs that no contraction leads to are formed beside the operands, if there are any.
+    if !operands.is_empty() {
+        let apart = |v: &ValueId| ancestors(g, [*v]).iter().all(|id| !contractions.contains(id));
+        operands.extend(g.outputs.iter().map(|(_, v)| strip_reshapes(g, *v)).filter(|v| g.ty(*v).tensor().is_some() && apart(v)));
+    }
+    let all = ancestors(g, operands);
+    if let Some(c) = contractions.iter().find(|c| all.contains(c)) {
+        return Err(Obstacle::new("chained-contractions", format!("%{} feeds another contraction", c.0)));
+    }
+    Ok(all.into_iter().filter(|id| !is_leaf(&g.node(*id).op)).collect())
+}
+
+/// Follows the anchors' axes through the epilogue.
+fn labels(g: &Graph, anchors: &[ValueId]) -> Result<BTreeMap<ValueId, Vec<Label>>, Obstacle> {
+    let users = g.users();
+    let mut labels: BTreeMap<ValueId, Vec<Label>> = BTreeMap::new();
+    for id in g.ids() {
+        let node = g.node(id);
+        if anchors.contains(&id) {
+            labels.insert(id, anchor_labels(g, id)?);
+            continue;
+        }
+        // A reshape that nothing reads only renames an output.
+        if matches!(node.op, Op::Reshape(_)) && users[id.index()].is_empty() {
+            continue;
+        }
+        let known: Vec<(&ValueId, Vec<Label>)> =
+            node.args.iter().filter_map(|a| labels.get(a).map(|l| (a, l.clone()))).collect();
+        if known.is_empty() {
+            continue;
+        }
+        labels.insert(id, epilogue_labels(g, id, &known)?);
+    }
+    Ok(labels)
+}
+
+fn anchor_labels(g: &Graph, id: ValueId) -> Result<Vec<Label>, Obstacle> {
+    let rank = g.ty(id).tensor().map_or(0, |t| t.rank());
+    match (&g.node(id).op, rank) {
+        (Op::MatMul { .. }, 2) | (Op::Reduce { .. }, 2) => Ok(vec![Label::Row, Label::Out]),
+        (Op::BatchMatMul { .. }, _) => Ok(vec![Label::Row, Label::Head, Label::Out]),
+        (Op::GroupedMatMul { .. }, _) => Ok(vec![Label::Row, Label::Choice, Label::Out]),
+        _ => Err(Obstacle::new("anchor-rank", format!("%{} has rank {rank}, needed 2", id.0))),
+    }
+}
+
+fn epilogue_labels(g: &Graph, id: ValueId, known: &[(&ValueId, Vec<Label>)]) -> Result<Vec<Label>, Obstacle> {
+    let node = g.node(id);
+    let shape = |v: ValueId| g.ty(v).tensor().map(|t| t.shape.clone()).unwrap_or_default();
+    let out = shape(id);
+    let first = &known[0].1;
+    let refuse = |what: &str| Obstacle::new("epilogue", format!("%{}: {what}", id.0));
+    match &node.op {
+        Op::Unary(_) | Op::Cast(_) => Ok(first.clone()),
+        Op::Binary(_) => {
+            let mut merged = vec![Label::One; out.len()];
+            for (i, slot) in merged.iter_mut().enumerate() {
+                let here: BTreeSet<Label> =
+                    known.iter().map(|(_, l)| l[i]).filter(|l| *l != Label::One).collect();
+                *slot = match here.len() {
+                    0 if out[i].is_one() => Label::One,
+                    0 => Label::Small,
+                    1 => here.into_iter().next().unwrap_or(Label::One),
+                    _ => return Err(refuse("operands disagree about an axis")),
+                };
+            }
+            Ok(merged)
+        }
+        Op::Reshape(_) => {
+            let from = shape(*known[0].0);
+            let core = |s: &[Dim]| s.iter().copied().filter(|d| !d.is_one()).collect::<Vec<_>>();
+            if core(&from) != core(&out) {
+                return Err(refuse("a reshape that splits or joins axes"));
+            }
+            let mut kept = from.iter().zip(first).filter(|(d, _)| !d.is_one()).map(|(_, l)| *l);
+            Ok(out.iter().map(|d| if d.is_one() { Label::One } else { kept.next().unwrap_or(Label::One) }).collect())
+        }
+        Op::Broadcast(_) => {
+            let grow = |(l, d): (&Label, &Dim)| if *l == Label::One && !d.is_one() { Label::Small } else { *l };
+            Ok(first.iter().zip(&out).map(grow).collect())
+        }
+        Op::Reduce { axis, .. } => {
+            let a = *axis as usize;
+            if !matches!(first[a], Label::Small | Label::Choice | Label::One) {
+                return Err(refuse("a reduction over the outputs of all workgroups"));
+            }
+            let mut l = first.clone();
+            l[a] = Label::One;
+            Ok(l)
+        }
+        _ => Err(refuse("not pointwise on the contraction's outputs")),
+    }
+}
+
+/// Ops outside prologue and epilogue cone, and values that only one row can keep.
+fn check_nodes(
+    g: &Graph,
+    anchors: &[ValueId],
+    labels: &BTreeMap<ValueId, Vec<Label>>,
+    prologue: &BTreeSet<ValueId>,
+) -> Result<(), Obstacle> {
+    for id in g.ids() {
+        let node = g.node(id);
+        let inside = is_leaf(&node.op) || anchors.contains(&id);
+        if inside {
+            continue;
+        }
+        if g.ty(id).tensor().is_none() {
+            return Err(Obstacle::new("skinny-state", format!("%{} writes state", id.0)));
+        }
+        let collective = matches!(node.op, Op::TopK { .. }) || is_wide_max(g, id);
+        if collective && !prologue.contains(&id) {
+            return Err(Obstacle::new("epilogue-collective", format!("%{} needs a whole row", id.0)));
+        }
+        if labels.contains_key(&id) && prologue.contains(&id) {
+            return Err(Obstacle::new("chained-contractions", format!("%{} is before and behind a contraction", id.0)));
+        }
+        if matches!(node.op, Op::CausalConv | Op::PoolWindow { .. } | Op::EmbedRows) {
+            return Err(Obstacle::new("skinny-glue", format!("%{} has a kernel of its own", id.0)));
+        }
+    }
+    for &a in anchors.iter().filter(|a| is_wide_sum(&g.node(**a).op)) {
+        let above = ancestors(g, g.node(a).args.iter().copied());
+        if above.iter().any(|id| is_wide_sum(&g.node(*id).op) || labels.contains_key(id)) {
+            return Err(Obstacle::new("row-sum", format!("%{} depends on another sum of the kernel", a.0)));
+        }
+    }
+    Ok(())
+}
+
+/// Groups outputs by the anchors that they meet.
+fn segments(
+    g: &Graph,
+    anchors: &[ValueId],
+    labels: &BTreeMap<ValueId, Vec<Label>>,
+    prologue: &BTreeSet<ValueId>,
+) -> Result<(Vec<Segment>, Vec<usize>), Obstacle> {
+    let mut group: BTreeMap<ValueId, ValueId> = anchors.iter().map(|a| (*a, *a)).collect();
+    let mut of_output: Vec<Option<ValueId>> = Vec::new();
+    for (name, v) in &g.outputs {
+        let v = strip_reshapes(g, *v);
+        let met: Vec<ValueId> = ancestors(g, [v]).into_iter().filter(|id| anchors.contains(id)).collect();
+        let Some(&first) = met.first() else {
+            if !prologue.contains(&v) {
+                return Err(Obstacle::new("side-output", format!("`{name}` belongs to no contraction of the kernel")));
+            }
+            of_output.push(None);
+            continue;
+        };
+        let to = group[&first];
+        let merged: BTreeSet<ValueId> = met.iter().map(|m| group[m]).collect();
+        for root in group.values_mut().filter(|r| merged.contains(r)) {
+            *root = to;
+        }
+        of_output.push(Some(first));
+    }
+    let roots: BTreeSet<ValueId> = group.values().copied().collect();
+    let mut list = Vec::new();
+    for root in roots {
+        let members: Vec<ValueId> = anchors.iter().copied().filter(|a| group[a] == root).collect();
+        let outputs: Vec<usize> = (0..of_output.len()).filter(|i| of_output[*i].is_some_and(|a| group[&a] == root)).collect();
+        list.push(segment(g, members, outputs, labels)?);
+    }
+    let side = (0..of_output.len()).filter(|i| of_output[*i].is_none()).collect();
+    Ok((list, side))
+}
+
+fn out_extent(g: &Graph, a: ValueId) -> u64 {
+    g.ty(a).tensor().and_then(|t| t.shape.last().copied()).and_then(Dim::fixed).unwrap_or(0)
+}
+
+fn choices(g: &Graph, a: ValueId) -> Option<u64> {
+    match g.node(a).op {
+        Op::GroupedMatMul { .. } => g.ty(a).tensor().and_then(|t| t.shape[1].fixed()),
+        _ => None,
+    }
+}
+
+fn segment(
+    g: &Graph,
+    anchors: Vec<ValueId>,
+    outputs: Vec<usize>,
+    labels: &BTreeMap<ValueId, Vec<Label>>,
+) -> Result<Segment, Obstacle> {
+    let n = out_extent(g, anchors[0]);
+    if anchors.iter().any(|a| out_extent(g, *a) != n) {
+        return Err(Obstacle::new("zip-extent", "contractions that meet have different output counts"));
+    }
+    if anchors.len() > 1 && anchors.iter().any(|a| is_wide_sum(&g.node(*a).op)) {
+        return Err(Obstacle::new("zip-sum", "a row sum meets a contraction"));
+    }
+    for &o in &outputs {
+        let v = strip_reshapes(g, g.outputs[o].1);
+        let small: u64 = labels[&v].iter().zip(g.ty(v).tensor().map(|t| t.shape.clone()).unwrap_or_default())
+            .filter(|(l, _)| **l == Label::Small).map(|(_, d)| d.fixed().unwrap_or(u64::MAX)).fold(1, u64::saturating_mul);
+        if small > UNROLL_MAX {
+            return Err(Obstacle::new("epilogue-size", format!("{small} elements for each contraction output")));
+        }
+    }
+    let cone = ancestors(g, outputs.iter().map(|o| g.outputs[*o].1));
+    let sums_choices = cone.iter().any(|id| match g.node(*id).op {
+        Op::Reduce { axis, .. } => {
+            labels.get(&g.node(*id).args[0]).is_some_and(|l| l[axis as usize] == Label::Choice)
+        }
+        _ => false,
+    });
+    let k = anchors.iter().find_map(|a| choices(g, *a));
+    let mixed = k.is_some() && anchors.iter().any(|a| choices(g, *a).is_none());
+    let inner_choices = if sums_choices || mixed { k } else { None };
+    if inner_choices.is_some_and(|k| k > 32) {
+        return Err(Obstacle::new("choices", "more than 32 choices in one wave"));
+    }
+    let transposed = anchors.iter().any(|a| matches!(g.node(*a).op, Op::BatchMatMul { transposed: true, .. }));
+    let parallel = n * anchors.iter().filter_map(|a| heads(g, *a)).max().unwrap_or(1);
+    let outputs_per_wave =
+        if transposed { 32 } else { (parallel / WAVES_WANTED).next_power_of_two().clamp(1, 32) as u32 };
+    Ok(Segment { anchors, outputs, n, outputs_per_wave, inner_choices })
+}
+
+fn heads(g: &Graph, a: ValueId) -> Option<u64> {
+    match g.node(a).op {
+        Op::BatchMatMul { .. } => g.ty(a).tensor().and_then(|t| t.shape[1].fixed()),
+        _ => None,
+    }
+}
+
+fn y_axis(g: &Graph, segments: &[Segment]) -> Result<YAxis, Obstacle> {
+    let of = |s: &Segment, a: ValueId| match (heads(g, a), choices(g, a)) {
+        (Some(h), _) => YAxis::Heads(h),
+        (_, Some(k)) if s.inner_choices.is_none() => YAxis::Choices(k),
+        _ => YAxis::None,
+    };
+    let mut all = segments.iter().flat_map(|s| s.anchors.iter().map(move |a| of(s, *a)));
+    let Some(first) = all.next() else { return Err(Obstacle::new("no-segment", "no contraction has an output")) };
+    if all.any(|y| y != first) {
+        return Err(Obstacle::new("segment-axes", "contractions over different heads or choices"));
+    }
+    Ok(first)
+}
+
+/// Keeps the operands in workgroup memory. Values that an epilogue needs from the prologue survive only for one row.
+fn stage_prologue(
+    g: &Graph,
+    anchors: &[ValueId],
+    labels: &BTreeMap<ValueId, Vec<Label>>,
+    prologue: &BTreeSet<ValueId>,
+    rows: u64,
+    bucket: &Bucket,
+) -> Result<Vec<stage::Staged>, Obstacle> {
+    let side: BTreeSet<ValueId> =
+        g.ids().filter(|id| !anchors.contains(id) && !labels.contains_key(id) && !is_leaf(&g.node(*id).op)).collect();
+    if side.is_empty() {
+        return Ok(vec![]);
+    }
+    let wanted: BTreeSet<ValueId> = anchors
+        .iter()
+        .filter(|a| is_contraction(&g.node(**a).op))
+        .map(|a| strip_reshapes(g, g.node(*a).args[0]))
+        .filter(|x| prologue.contains(x))
+        .collect();
+    let staged = stage::plan(g, &side, &Scope { bucket, heads: None, wanted: &wanted, rows })?;
+    let kept: BTreeSet<ValueId> = staged.iter().map(|s| s.node).collect();
+    let behind: BTreeSet<ValueId> = ancestors(g, labels.keys().copied()).into_iter().filter(|id| kept.contains(id) && !wanted.contains(id)).collect();
+    let direct = behind.iter().filter(|id| !labels.contains_key(id) && needed_behind(g, **id, labels, &kept));
+    for id in direct {
+        let collective = staged.iter().any(|s| s.node == *id && matches!(s.place, Place::Shared { .. })) || is_wide_sum(&g.node(*id).op);
+        if rows > 1 && collective {
+            return Err(Obstacle::new("rows-kept", format!("%{} is kept for one row at a time", id.0)));
+        }
+    }
+    if rows > 1 && prologue.is_empty() && staged.iter().any(|s| matches!(s.place, Place::Shared { .. })) {
+        return Err(Obstacle::new("rows-kept", "an epilogue operand needs a whole row"));
+    }
+    Ok(staged)
+}
+
+/// True if an epilogue value reads `id` directly or through inline values.
+fn needed_behind(g: &Graph, id: ValueId, labels: &BTreeMap<ValueId, Vec<Label>>, kept: &BTreeSet<ValueId>) -> bool {
+    g.users()[id.index()].iter().any(|u| {
+        labels.contains_key(u) && !is_contraction(&g.node(*u).op) || (!kept.contains(u) && needed_behind(g, *u, labels, kept))
+    })
+}
+
+impl Skinny {
+    pub fn describe(&self) -> String {
+        let parts: Vec<String> = self
+            .segments
+            .iter()
+            .map(|s| {
+                let inner = s.inner_choices.map(|k| format!(" x{k} choices")).unwrap_or_default();
+                format!("{} zipped, {} outputs, {} a wave{inner}", s.anchors.len(), s.n, s.outputs_per_wave)
+            })
+            .collect();
+        let rows = if self.rows_on_grid { "one row a workgroup" } else { "all rows a workgroup" };
+        let y = match self.y {
+            YAxis::None => String::new(),
+            YAxis::Heads(h) => format!(", {h} heads"),
+            YAxis::Choices(k) => format!(", {k} choices"),
+        };
+        format!("skinny matmul [{}]{y}, {rows}", parts.join("; "))
+    }
+
+    /// Workgroups that a segment takes along grid axis 0.
+    pub fn blocks(segment: &Segment, waves: u32) -> u64 {
+        segment.n.div_ceil(u64::from(waves) * u64::from(segment.outputs_per_wave))
+    }
+
+    pub fn grid(&self, waves: u32) -> [GridAxis; 3] {
+        let count = |n: u64| GridAxis { symbol: None, mul: n, div: 1 };
+        let x = self.segments.iter().map(|s| Self::blocks(s, waves)).sum();
+        let y = match self.y {
+            YAxis::None => 1,
+            YAxis::Heads(n) | YAxis::Choices(n) => n,
+        };
+        let z = if self.rows_on_grid { GridAxis { symbol: Some(Dim::Rows), mul: 1, div: 1 } } else { count(1) };
+        [count(x), count(y), z]
+    }
+}

@@ -1,0 +1,159 @@
+//! Invariants of covers: every op computed, every value stored once, an order that respects data and state, and kernels
+//! that the IR verifier accepts and that together compute the body's bits.
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use common::{all, bucket};
+use unglue_ir::graph::{Graph, ValueId};
+use unglue_ir::interp::draw::{Rng, draw, draw_weight};
+use unglue_ir::interp::{Batch, Dims, StateData, Tensor, WeightRef, eval_graph};
+use unglue_ir::op::Op;
+use unglue_passes::cost::GFX1201;
+use unglue_passes::facts::Facts;
+use unglue_passes::{BodyCover, CoverOptions, Limits, Numerics, Strategy, cover, optimise};
+
+fn covered(body: &Graph, strategy: Strategy, rows: u32) -> BodyCover {
+    let (body, _) = optimise(body, Numerics::Exact, &Limits::default()).unwrap();
+    cover(&body, &bucket(rows), &GFX1201, strategy, &CoverOptions::default()).unwrap()
+}
+
+fn check_invariants(c: &BodyCover) {
+    let facts = Facts::new(&c.body);
+    let computed: BTreeSet<ValueId> = c.kernels.iter().flat_map(|k| k.ops.iter().copied()).collect();
+    assert_eq!(computed, facts.ops().collect(), "{}: every op is in a kernel", c.body.name);
+    let mut stored: BTreeMap<ValueId, usize> = BTreeMap::new();
+    let mut names = BTreeSet::new();
+    for (i, k) in c.kernels.iter().enumerate() {
+        assert!(names.insert(&k.name) && k.name.len() <= 63, "{}", k.name);
+        unglue_ir::verify::graph(&k.graph).unwrap_or_else(|e| panic!("{}: {e}", k.name));
+        for (_, v) in &k.reads {
+            let root = facts.storage(*v);
+            let leaf = matches!(c.body.node(root).op, Op::Input { .. } | Op::Weight { .. } | Op::State { .. });
+            assert!(leaf || stored.contains_key(&root), "{} reads %{} before it is stored", k.name, root.0);
+        }
+        for (_, v) in &k.writes {
+            assert!(stored.insert(facts.storage(*v), i).is_none(), "%{} is stored twice", v.0);
+        }
+    }
+    for (name, v) in &c.body.outputs {
+        assert!(stored.contains_key(&facts.storage(*v)), "output {name} is stored");
+    }
+    for (reader, writer) in facts.order() {
+        let last = c.kernels.iter().rposition(|k| k.ops.contains(reader)).unwrap();
+        let first = c.kernels.iter().position(|k| k.ops.contains(writer)).unwrap();
+        assert!(last <= first, "%{} reads a state after %{} replaced it", reader.0, writer.0);
+    }
+}
+
+#[test]
+fn covers_keep_their_invariants() {
+    for body in all() {
+        unglue_ir::verify::graph(&body).unwrap();
+        for strategy in [Strategy::None, Strategy::Greedy] {
+            for rows in [1, 4, 16] {
+                check_invariants(&covered(&body, strategy, rows));
+            }
+        }
+    }
+}
+
+#[test]
+fn greedy_launches_less_and_never_predicts_more() {
+    for body in all() {
+        let (none, greedy) = (covered(&body, Strategy::None, 1), covered(&body, Strategy::Greedy, 1));
+        assert!(greedy.kernels.len() * 2 <= none.kernels.len(), "{}: {}", body.name, greedy.kernels.len());
+        assert!(greedy.stats.predicted_ns < none.stats.predicted_ns);
+    }
+}
+
+#[test]
+fn two_runs_are_equal() {
+    for body in all() {
+        assert_eq!(covered(&body, Strategy::Greedy, 4), covered(&body, Strategy::Greedy, 4));
+    }
+}
+
+#[test]
+fn options_are_obeyed() {
+    let body = covered(&common::swiglu(), Strategy::None, 1).body;
+    let find = |op: &str| body.ids().filter(|i| body.node(*i).op.name() == op).collect::<Vec<_>>();
+    let (sig, muls) = (find("sigmoid"), find("mul"));
+    let user = muls.iter().copied().find(|m| body.node(*m).args.contains(&sig[0])).unwrap();
+    let together = |options: &CoverOptions, strategy| {
+        let c = cover(&body, &bucket(1), &GFX1201, strategy, options).unwrap();
+        check_invariants(&c);
+        c.kernels.iter().any(|k| k.ops.contains(&sig[0]) && k.ops.contains(&user))
+    };
+    let force = CoverOptions { force: vec![(sig[0], user)], ..CoverOptions::default() };
+    let forbid = CoverOptions { forbid: vec![(sig[0], user)], ..CoverOptions::default() };
+    assert!(together(&force, Strategy::None));
+    assert!(together(&CoverOptions::default(), Strategy::Greedy));
+    assert!(!together(&forbid, Strategy::Greedy));
+}
+
+struct World {
+    batch: Batch,
+    weights: BTreeMap<String, WeightRef<'static>>,
+}
+
+fn eval(g: &Graph, inputs: &BTreeMap<String, Tensor>, states: &mut BTreeMap<String, StateData>, w: &World) -> BTreeMap<String, Tensor> {
+    let weights = |role: &str| Ok::<_, unglue_ir::IrError>(w.weights[role].clone());
+    eval_graph(g, inputs, &weights, states, &w.batch, &mut |_, _| {}).unwrap()
+}
+
+/// Runs the kernels one after the other, each alone, and compares with the body as declared.
+fn check_bits(declared: &Graph, c: &BodyCover) {
+    let mut rng = Rng::new(7);
+    let batch = Batch::new(&[(0, 5, 2), (1, 0, 1)], 0);
+    let dims = Dims::of(&batch, 0);
+    let mut inputs = BTreeMap::new();
+    for (name, id) in declared.inputs() {
+        let Op::Input { domain, .. } = declared.node(id).op else { continue };
+        inputs.insert(name.to_owned(), draw(&mut rng, declared.ty(id).tensor().unwrap(), domain, &dims, &batch));
+    }
+    let mut weights = BTreeMap::new();
+    for (name, id) in declared.weights() {
+        let t = declared.ty(id).tensor().unwrap();
+        let shape: Vec<u64> = t.shape.iter().map(|d| d.fixed().unwrap()).collect();
+        weights.insert(name.to_owned(), draw_weight(&mut rng, t.dtype().unwrap(), &shape).unwrap());
+    }
+    let world = World { batch, weights };
+    let new_states = || declared.states().map(|(n, id)| (n.to_owned(), StateData::new(declared.ty(id).state().unwrap(), 2)));
+    let (mut before, mut after): (BTreeMap<_, _>, BTreeMap<_, _>) = (new_states().collect(), new_states().collect());
+    let want = eval(declared, &inputs, &mut before, &world);
+
+    let facts = Facts::new(&c.body);
+    let mut memory: BTreeMap<ValueId, Tensor> = BTreeMap::new();
+    for k in &c.kernels {
+        let mut args = BTreeMap::new();
+        for ((name, id), v) in k.graph.inputs().map(|(n, id)| ((n, id), k.reads.iter().find(|(r, _)| r == n).unwrap().1)) {
+            let mut t = inputs.get(name).cloned().unwrap_or_else(|| memory[&facts.storage(v)].clone());
+            t.shape = dims.shape(&k.graph.ty(id).tensor().unwrap().shape);
+            args.insert(name.to_owned(), t);
+        }
+        let mut got = eval(&k.graph, &args, &mut after, &world);
+        for (name, v) in &k.writes {
+            if let Some(t) = got.remove(name) {
+                memory.insert(facts.storage(*v), t);
+            }
+        }
+    }
+    for (name, v) in &c.body.outputs {
+        if let Some(want) = want.get(name) {
+            let got = &memory[&facts.storage(*v)];
+            assert!(want.data == got.data, "{}: output {name} differs", c.body.name);
+        }
+    }
+    assert_eq!(before, after, "{}: states differ", c.body.name);
+}
+
+#[test]
+fn kernels_one_after_the_other_give_the_bits_of_the_declared_body() {
+    for body in all() {
+        for strategy in [Strategy::None, Strategy::Greedy] {
+            check_bits(&body, &covered(&body, strategy, 4));
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! What a session needs from a machine.
+
+use crate::layout::MAX_BYTES;
+use crate::manifest::{Access, Kernel, ParamKind};
+use crate::{Result, RuntimeError};
+
+/// A device buffer, by number. Only the device that made it knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BufferId(pub u64);
+
+/// Code for a device.
+#[derive(Clone, Copy, Debug)]
+pub struct Code<'a> {
+    /// The one kernel inside (an index into the kernels), or all.
+    pub kernel: Option<u32>,
+    /// The file's content.
+    pub bytes: &'a [u8],
+}
+
+/// The value of one kernel parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ArgValue {
+    /// `bytes` bytes at `offset` of a buffer.
+    Buffer { id: BufferId, offset: u64, bytes: u64 },
+    /// A number.
+    Scalar(i32),
+}
+
+/// A machine that holds buffers and runs kernels. Launches run in order, each after everything before it.
+pub trait Device: Send {
+    /// Name for messages and reports.
+    fn name(&self) -> String;
+
+    /// The target whose code it runs, as in the manifest.
+    fn target(&self) -> &str;
+
+    /// A new buffer of `bytes` bytes, all zero, aligned to 64 bytes or more.
+    fn alloc(&mut self, bytes: u64) -> Result<BufferId>;
+
+    /// Gives a buffer back.
+    fn free(&mut self, id: BufferId) -> Result<()>;
+
+    /// Sets bytes `offset .. offset + bytes` to `byte`.
+    fn fill(&mut self, id: BufferId, offset: u64, bytes: u64, byte: u8) -> Result<()>;
+
+    /// Copies `data` to `offset`.
+    fn write(&mut self, id: BufferId, offset: u64, data: &[u8]) -> Result<()>;
+
+    /// Copies from `offset` into `data`, after every launch so far.
+    fn read(&self, id: BufferId, offset: u64, data: &mut [u8]) -> Result<()>;
+
+    /// Loads code for `kernels`, in place of what was loaded before.
+    fn load(&mut self, kernels: &[Kernel], code: &[Code<'_>]) -> Result<()>;
+
+    /// Runs kernel `kernel` of the loaded ones over a grid of workgroups.
+    fn launch(&mut self, kernel: u32, grid: [u32; 3], args: &[ArgValue]) -> Result<()>;
+}
+
+/// A device error.
+pub(crate) fn misuse(
+    rule: &'static str,
+    found: impl std::fmt::Display,
+    needed: impl std::fmt::Display,
+) -> RuntimeError {
+    RuntimeError::Device { rule, found: found.to_string(), needed: needed.to_string() }
+}
+
+/// Checks that `offset .. offset + bytes` lies in a buffer of `len` bytes.
+pub(crate) fn check_range(offset: u64, bytes: u64, len: u64) -> Result<()> {
+    match offset.checked_add(bytes) {
+        Some(end) if end <= len => Ok(()),
+        _ => {
+            Err(misuse("range in buffer", format!("{bytes} bytes at {offset}"), format!("at most {len} bytes in all")))
+        }
+    }
+}
+
+/// Checks a launch against the kernel's parameters; `len` gives the length of a buffer. For implementors of [`Device`].
+pub fn check_launch(
+    kernel: &Kernel,
+    grid: [u32; 3],
+    args: &[ArgValue],
+    len: impl Fn(BufferId) -> Result<u64>,
+) -> Result<()> {
+    if args.len() != kernel.params.len() {
+        let needed = format!("{} for kernel {}", kernel.params.len(), kernel.name);
+        return Err(misuse("argument count", args.len(), needed));
+    }
+    if grid.iter().map(|&n| u64::from(n)).try_fold(1u64, u64::checked_mul).is_none_or(|n| n == 0 || n > i32::MAX as u64)
+    {
+        return Err(misuse("grid", format!("{grid:?}"), format!("1 to {} workgroups", i32::MAX)));
+    }
+    for (param, arg) in kernel.params.iter().zip(args) {
+        match (param.kind, arg) {
+            (ParamKind::Scalar, ArgValue::Scalar(_)) => {}
+            (ParamKind::Buffer { mem, .. }, ArgValue::Buffer { id, offset, bytes }) => {
+                check_range(*offset, *bytes, len(*id)?)?;
+                if offset % mem.bytes() != 0 {
+                    return Err(misuse("argument alignment", offset, format!("a multiple of {}", mem.bytes())));
+                }
+            }
+            (kind, arg) => {
+                let needed = format!("{kind:?} for {} of kernel {}", param.name, kernel.name);
+                return Err(misuse("argument kind", format!("{arg:?}"), needed));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Checks the length of a new buffer.
+pub(crate) fn check_alloc(bytes: u64) -> Result<()> {
+    if bytes > MAX_BYTES {
+        return Err(RuntimeError::OutOfMemory { bytes, detail: format!("no buffer may pass {MAX_BYTES}") });
+    }
+    Ok(())
+}
+
+/// True if a kernel may write through a parameter of this access.
+pub(crate) const fn writes(access: Access) -> bool {
+    matches!(access, Access::Write | Access::ReadWrite)
+}

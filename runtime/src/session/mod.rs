@@ -1,0 +1,271 @@
+//! Sessions: weights, state and inputs of one bundle on one device, and steps over them.
+
+mod inputs;
+mod sequence;
+mod state;
+mod step;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+pub use inputs::{AllReduceCallback, StepBatch};
+pub use sequence::{Feed, LogitRows, SequenceState, Snapshot};
+pub use state::Value;
+pub use step::{BufferReader, Hook, LaunchEvent, StepOutput};
+
+use crate::bundle::Bundle;
+use crate::device::{ArgValue, BufferId, Device};
+use crate::layout::{Geometry, broken, buffer_bytes, grid, pool_size, state_bytes};
+use crate::manifest::{Arg, Bucket, Manifest, SlotTable, StateKind, StepInput, StepScalar};
+use crate::weights::{WeightProvider, upload};
+use crate::{Result, RuntimeError};
+use inputs::InputSizes;
+
+/// Most slots of a session.
+const MAX_SLOTS: u64 = 1 << 20;
+/// Most blocks of a session.
+const MAX_BLOCKS: u64 = 1 << 24;
+
+/// How a session runs. The default is the fast way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SessionOptions {
+    /// Gives each activation a device buffer of its own instead of a place in the arena, so that a device with guards
+    /// sees an access outside it. Wrong for a bundle in which two activations are one on purpose.
+    pub separate_buffers: bool,
+    /// Fills activations with 0xFF (NaN, -1) before each step, to find reads of memory that was never written.
+    pub poison: bool,
+    /// Leaves slots and blocks out of range to the kernels, which report them through the status array.
+    pub unchecked_batch: bool,
+    /// The order in which sequences are given blocks.
+    pub block_order: BlockOrder,
+}
+
+/// The order in which sequences are given blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BlockOrder {
+    /// Lowest first.
+    #[default]
+    Ascending,
+    /// In a pseudo-random order made from a seed.
+    Shuffled(u64),
+}
+
+/// A bundle at work on a device.
+pub struct Session {
+    bundle: Arc<Bundle>,
+    device: Box<dyn Device>,
+    geometry: Geometry,
+    options: SessionOptions,
+    held: Held,
+    plans: Vec<Plan>,
+    /// Pool size in tokens.
+    pool: u64,
+    free_slots: BTreeSet<u32>,
+    /// The last is taken first.
+    free_blocks: Vec<i32>,
+}
+
+/// A device buffer, with its bytes.
+type Whole = (BufferId, u64);
+
+/// Device buffers of every kind but activations, in the order of the manifest.
+struct Held {
+    weights: Vec<Whole>,
+    states: Vec<Whole>,
+    slot_tables: Vec<Whole>,
+    /// In the order of [`StepInput::ALL`].
+    inputs: Vec<Whole>,
+}
+
+/// What a bucket needs at each step, worked out once.
+struct Plan {
+    /// Per activation.
+    placed: Vec<Option<ArgValue>>,
+    launches: Vec<PlannedLaunch>,
+    /// Device buffers that hold the activations.
+    arena: Vec<Whole>,
+}
+
+/// A launch whose arguments are known but for the step's numbers.
+struct PlannedLaunch {
+    kernel: u32,
+    grid: [u32; 3],
+    args: Vec<ArgValue>,
+    /// Arguments to set at each step.
+    scalars: Vec<(usize, StepScalar)>,
+}
+
+impl Session {
+    /// Loads the bundle's code, uploads its weights and allocates everything that steps need.
+    pub fn create(
+        bundle: Arc<Bundle>,
+        mut device: Box<dyn Device>,
+        provider: &WeightProvider<'_>,
+        geometry: Geometry,
+        options: SessionOptions,
+    ) -> Result<Self> {
+        let manifest = bundle.manifest();
+        check_geometry(manifest, &geometry)?;
+        device.load(&manifest.kernels, &bundle.code(device.target())?)?;
+        let held = hold(manifest, &geometry, device.as_mut(), provider)?;
+        let plans = plans(manifest, &held, device.as_mut(), options)?;
+        let pool = pool_size(manifest);
+        let free_slots = (0..geometry.max_slots as u32).collect();
+        let free_blocks = block_order(geometry.num_blocks as i32, options.block_order);
+        Ok(Session { bundle, device, geometry, options, held, plans, pool, free_slots, free_blocks })
+    }
+
+    /// The bundle.
+    pub fn bundle(&self) -> &Arc<Bundle> {
+        &self.bundle
+    }
+
+    /// The device's name.
+    pub fn device_name(&self) -> String {
+        self.device.name()
+    }
+
+    /// The sizes it was created with.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// Most rows of a step.
+    pub fn max_rows(&self) -> u64 {
+        self.manifest().buckets.last().map_or(0, |b| b.rows_max)
+    }
+
+    /// Sets expert-to-slot map `index`: a slot below S or -1 ("skip") for each expert.
+    pub fn set_slot_table(&mut self, index: usize, slots: &[i32]) -> Result<()> {
+        let (Some(table), Some(&(id, _))) = (self.manifest().slot_tables.get(index), self.held.slot_tables.get(index))
+        else {
+            let known = format!("0..{}", self.held.slot_tables.len());
+            return Err(RuntimeError::Unknown { what: "slot table", name: index.to_string(), known });
+        };
+        let batch = |rule, found: String, needed: String| RuntimeError::Batch { rule, found, needed };
+        if slots.len() as u64 != table.experts {
+            return Err(batch("slot table length", slots.len().to_string(), format!("{} experts", table.experts)));
+        }
+        if let Some(wrong) = slots.iter().find(|&&s| s < -1 || i64::from(s) >= table.slots as i64) {
+            return Err(batch("slot table entry", wrong.to_string(), format!("-1 or a slot below {}", table.slots)));
+        }
+        self.device.write(id, 0, &le_bytes(slots))
+    }
+
+    fn manifest(&self) -> &Manifest {
+        self.bundle.manifest()
+    }
+
+    fn input_id(&self, input: StepInput) -> BufferId {
+        self.held.inputs[input as usize].0
+    }
+}
+
+/// Device bytes of i32 values.
+fn le_bytes(values: &[i32]) -> Vec<u8> {
+    values.iter().flat_map(|v| v.to_le_bytes()).collect()
+}
+
+fn check_geometry(manifest: &Manifest, g: &Geometry) -> Result<()> {
+    let pool = pool_size(manifest);
+    let need = |ok: bool, rule, found: u64, needed: String| {
+        if ok { Ok(()) } else { Err(RuntimeError::Geometry { rule, found: found.to_string(), needed }) }
+    };
+    let max = i32::MAX as u64;
+    let whole = (1..=max).contains(&g.block_size) && g.block_size.is_multiple_of(pool);
+    need(whole, "block size", g.block_size, format!("a multiple of the pool size {pool}, at most {max} tokens"))?;
+    let most = manifest.options.max_ctx;
+    need((1..=most).contains(&g.max_ctx), "context", g.max_ctx, format!("1 to the bundle's {most} tokens"))?;
+    need((1..=MAX_SLOTS).contains(&g.max_slots), "slots", g.max_slots, format!("1 to {MAX_SLOTS}"))?;
+    let paged = |k: &StateKind| matches!(k, StateKind::Token { .. } | StateKind::Pool { .. });
+    let least = u64::from(manifest.states.iter().any(|s| paged(&s.kind)));
+    need((least..=MAX_BLOCKS).contains(&g.num_blocks), "blocks", g.num_blocks, format!("{least} to {MAX_BLOCKS}"))
+}
+
+fn allocate(device: &mut dyn Device, bytes: u64) -> Result<Whole> {
+    Ok((device.alloc(bytes)?, bytes))
+}
+
+fn hold(manifest: &Manifest, g: &Geometry, device: &mut dyn Device, provider: &WeightProvider<'_>) -> Result<Held> {
+    let sizes = InputSizes::new(manifest, g);
+    Ok(Held {
+        inputs: StepInput::ALL.iter().map(|&i| allocate(device, sizes.bytes(i))).collect::<Result<_>>()?,
+        states: manifest.states.iter().map(|s| allocate(device, state_bytes(s, g)?)).collect::<Result<_>>()?,
+        slot_tables: manifest.slot_tables.iter().map(|t| identity_table(device, t)).collect::<Result<_>>()?,
+        weights: manifest.weights.iter().map(|w| upload(device, w, provider)).collect::<Result<_>>()?,
+    })
+}
+
+fn identity_table(device: &mut dyn Device, table: &SlotTable) -> Result<Whole> {
+    let slot = |expert: u64| if expert < table.slots { expert as i32 } else { -1 };
+    let whole = allocate(device, table.experts * 4)?;
+    device.write(whole.0, 0, &le_bytes(&(0..table.experts).map(slot).collect::<Vec<_>>()))?;
+    Ok(whole)
+}
+
+fn plans(manifest: &Manifest, held: &Held, device: &mut dyn Device, options: SessionOptions) -> Result<Vec<Plan>> {
+    let arena_bytes = manifest.buckets.iter().map(|b| b.arena_bytes).max().unwrap_or(0);
+    let arena = if options.separate_buffers { None } else { Some(device.alloc(arena_bytes)?) };
+    manifest.buckets.iter().map(|bucket| plan(manifest, held, bucket, device, arena)).collect()
+}
+
+fn plan(m: &Manifest, held: &Held, bucket: &Bucket, device: &mut dyn Device, shared: Option<BufferId>) -> Result<Plan> {
+    let mut arena: Vec<Whole> = shared.map(|id| (id, bucket.arena_bytes)).into_iter().collect();
+    let mut placed = vec![None; m.buffers.len()];
+    for (i, buffer) in m.buffers.iter().enumerate() {
+        let Some(offset) = bucket.offsets[i] else { continue };
+        let bytes = buffer_bytes(buffer, bucket)?;
+        placed[i] = Some(match shared {
+            Some(id) => ArgValue::Buffer { id, offset, bytes },
+            None => {
+                let whole = allocate(device, bytes)?;
+                arena.push(whole);
+                ArgValue::Buffer { id: whole.0, offset: 0, bytes }
+            }
+        });
+    }
+    let launches = bucket.launches.iter().map(|launch| {
+        let args = launch.args.iter().map(|arg| held.argument(arg, &placed, &launch.site)).collect::<Result<_>>()?;
+        let scalars = launch.args.iter().enumerate();
+        let scalars =
+            scalars.filter_map(|(i, arg)| if let Arg::Scalar(s) = arg { Some((i, *s)) } else { None }).collect();
+        Ok(PlannedLaunch { kernel: launch.kernel, grid: grid(&launch.grid, bucket, &launch.site)?, args, scalars })
+    });
+    Ok(Plan { launches: launches.collect::<Result<_>>()?, placed, arena })
+}
+
+impl Held {
+    /// The value of an argument; 0 for the step's numbers.
+    fn argument(&self, arg: &Arg, placed: &[Option<ArgValue>], site: &str) -> Result<ArgValue> {
+        let whole = |(id, bytes): Whole| ArgValue::Buffer { id, offset: 0, bytes };
+        Ok(match *arg {
+            Arg::Weight(i) => whole(self.weights[i as usize]),
+            Arg::State(i) => whole(self.states[i as usize]),
+            Arg::SlotTable(i) => whole(self.slot_tables[i as usize]),
+            Arg::Input(input) => whole(self.inputs[input as usize]),
+            Arg::Buffer(i) => {
+                let value = placed[i as usize];
+                value.ok_or_else(|| {
+                    broken("buffer placed", site, format!("buffer {i} without an offset"), "an offset")
+                })?
+            }
+            Arg::Const(value) => ArgValue::Scalar(value),
+            Arg::Scalar(_) => ArgValue::Scalar(0),
+        })
+    }
+}
+
+/// Free blocks, the first to take last.
+fn block_order(blocks: i32, order: BlockOrder) -> Vec<i32> {
+    let mut free: Vec<i32> = (0..blocks).rev().collect();
+    if let BlockOrder::Shuffled(mut seed) = order {
+        for i in (1..free.len()).rev() {
+            // splitmix64
+            seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let z = (seed ^ (seed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            free.swap(i, ((z ^ (z >> 31)) % (i as u64 + 1)) as usize);
+        }
+    }
+    free
+}

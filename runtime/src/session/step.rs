@@ -1,0 +1,170 @@
+//! Running a step.
+
+use super::{Session, StepBatch, Value, le_bytes};
+use crate::device::ArgValue;
+use crate::layout::buffer_shape;
+use crate::manifest::{Dim, StepInput};
+use crate::{FaultKind, Result, RuntimeError};
+
+/// What a step gives.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepOutput {
+    /// `[L, V]`.
+    pub logits: Vec<f32>,
+    /// `[L]`, the lowest id of the greatest logit.
+    pub argmax: Vec<i32>,
+}
+
+/// A launch that has just run.
+#[derive(Clone, Copy, Debug)]
+pub struct LaunchEvent<'a> {
+    /// Index of the bucket.
+    pub bucket: usize,
+    /// Index of the launch in the bucket.
+    pub launch: usize,
+    /// Name of the kernel.
+    pub kernel: &'a str,
+    /// Checkpoint number of the layer.
+    pub layer: Option<u32>,
+    /// Where in the trunk.
+    pub site: &'a str,
+}
+
+/// Reads activations during a step.
+pub trait BufferReader {
+    /// Activation `buffer` of the manifest as it is now. A leading axis of rows, sequences or logit rows is cut to those
+    /// of the step.
+    fn read_buffer(&self, buffer: u32) -> Result<Value>;
+}
+
+/// Called after each launch; an error stops the step.
+pub type Hook<'a> = dyn FnMut(&LaunchEvent<'_>, &dyn BufferReader) -> std::result::Result<(), String> + 'a;
+
+/// A session in the middle of a step.
+struct InStep<'a> {
+    session: &'a Session,
+    batch: &'a StepBatch,
+    bucket: usize,
+}
+
+impl BufferReader for InStep<'_> {
+    fn read_buffer(&self, buffer: u32) -> Result<Value> {
+        let manifest = self.session.manifest();
+        let index = buffer as usize;
+        let placed = self.session.plans[self.bucket].placed.get(index).copied().flatten();
+        let (Some(ArgValue::Buffer { id, offset, .. }), Some(described)) = (placed, manifest.buffers.get(index)) else {
+            let known = format!("0..{} that bucket {} places", manifest.buffers.len(), self.bucket);
+            return Err(RuntimeError::Unknown { what: "buffer", name: buffer.to_string(), known });
+        };
+        let mut shape = buffer_shape(described, &manifest.buckets[self.bucket]);
+        let lead = match described.shape.first() {
+            Some(Dim::Rows) => Some(self.batch.ids.len()),
+            Some(Dim::Seqs) => Some(self.batch.seqs()),
+            Some(Dim::Logits) => Some(self.batch.logit_rows.len()),
+            _ => None,
+        };
+        if let (Some(lead), Some(axis)) = (lead, shape.first_mut()) {
+            *axis = lead as u64;
+        }
+        // At most the buffer's own size, which was checked.
+        let mut bytes = vec![0; (shape.iter().product::<u64>() * described.mem.bytes()) as usize];
+        self.session.device.read(id, offset, &mut bytes)?;
+        Ok(Value { mem: described.mem, shape, bytes })
+    }
+}
+
+impl Session {
+    /// Runs a step: the smallest bucket that holds it, every launch, and the status check. After an error, the state of
+    /// the batch's sequences is undefined.
+    pub fn step(&mut self, batch: &StepBatch) -> Result<StepOutput> {
+        self.run(batch, None)
+    }
+
+    /// Like [`Session::step`]; calls `hook` after each launch.
+    pub fn step_with(&mut self, batch: &StepBatch, hook: &mut Hook<'_>) -> Result<StepOutput> {
+        self.run(batch, Some(hook))
+    }
+
+    pub(super) fn run(&mut self, batch: &StepBatch, mut hook: Option<&mut Hook<'_>>) -> Result<StepOutput> {
+        batch.check(&self.geometry, self.options.unchecked_batch)?;
+        let bucket = self.pick(batch)?;
+        self.fill(batch, bucket)?;
+        for launch in 0..self.plans[bucket].launches.len() {
+            self.launch(batch, bucket, launch)?;
+            if let Some(hook) = hook.as_deref_mut() {
+                self.call(batch, bucket, launch, hook)?;
+            }
+        }
+        self.check_status()?;
+        let reader = InStep { session: self, batch, bucket };
+        let outputs = &self.manifest().outputs;
+        let logits = reader.read_buffer(outputs.logits)?.to_f32();
+        let argmax = reader.read_buffer(outputs.argmax)?.to_i32();
+        Ok(StepOutput { logits, argmax })
+    }
+
+    /// The smallest bucket that holds the batch.
+    fn pick(&self, batch: &StepBatch) -> Result<usize> {
+        let (rows, seqs, logits) = (batch.ids.len() as u64, batch.seqs() as u64, batch.logit_rows.len() as u64);
+        let buckets = &self.manifest().buckets;
+        let fits = buckets.iter().position(|b| b.rows_max >= rows && b.seqs_max >= seqs && b.logits_max >= logits);
+        let last = buckets.last();
+        let (max_rows, max_seqs) = last.map_or((0, 0), |b| (b.rows_max, b.seqs_max));
+        let max_logits = last.map_or(0, |b| b.logits_max);
+        fits.ok_or_else(|| RuntimeError::TooLarge {
+            found: format!("{rows} rows of {seqs} sequences with {logits} logit rows"),
+            needed: format!("{max_rows} rows of {max_seqs} sequences with {max_logits} logit rows"),
+            chunk: max_rows,
+        })
+    }
+
+    /// Writes the step's arrays, and poison where it is asked for.
+    fn fill(&mut self, batch: &StepBatch, bucket: usize) -> Result<()> {
+        for input in StepInput::ALL {
+            let array = batch.array(input, &self.manifest().buckets[bucket], &self.geometry);
+            let id = self.input_id(input);
+            self.device.write(id, 0, &le_bytes(&array))?;
+        }
+        if self.options.poison {
+            for &(id, bytes) in &self.plans[bucket].arena {
+                self.device.fill(id, 0, bytes, 0xff)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the step's numbers and runs a launch.
+    fn launch(&mut self, batch: &StepBatch, bucket: usize, launch: usize) -> Result<()> {
+        let pool = self.pool;
+        let planned = &mut self.plans[bucket].launches[launch];
+        for &(arg, scalar) in &planned.scalars {
+            planned.args[arg] = ArgValue::Scalar(batch.scalar(scalar, &self.geometry, pool));
+        }
+        self.device.launch(planned.kernel, planned.grid, &planned.args)
+    }
+
+    fn call(&self, batch: &StepBatch, bucket: usize, launch: usize, hook: &mut Hook<'_>) -> Result<()> {
+        let manifest = self.manifest();
+        let described = &manifest.buckets[bucket].launches[launch];
+        let kernel = manifest.kernels[described.kernel as usize].name.as_str();
+        let event = LaunchEvent { bucket, launch, kernel, layer: described.layer, site: &described.site };
+        let failed = |found| RuntimeError::Hook { kernel: kernel.to_string(), found };
+        hook(&event, &InStep { session: self, batch, bucket }).map_err(failed)
+    }
+
+    /// The first fault that a kernel of the step met.
+    fn check_status(&self) -> Result<()> {
+        let mut bytes = [0; 16];
+        self.device.read(self.input_id(StepInput::Status), 0, &mut bytes)?;
+        let words = bytes.chunks_exact(4).map(|w| i32::from_le_bytes([w[0], w[1], w[2], w[3]]));
+        let words: Vec<i32> = words.collect();
+        let [claimed, row, value, code] = words[..] else { return Ok(()) };
+        if claimed == 0 {
+            return Ok(());
+        }
+        let index = usize::try_from(i64::from(claimed) - 1).ok();
+        let kernel = index.and_then(|i| self.manifest().kernels.get(i));
+        let kernel = kernel.map_or_else(|| format!("with status word {claimed}"), |k| k.name.clone());
+        Err(RuntimeError::Fault { kernel, row, value, kind: FaultKind::from_code(code) })
+    }
+}

@@ -1,0 +1,3 @@
+//! The unglue command line.
+
+fn main() {}
