@@ -37,14 +37,11 @@ impl KdaConfig {
 /// The block: normed x `[R, D]` -> out `[R, D]`, with the states `conv` and `recurrent` as outputs.
 pub fn block(m: &mut Maths, c: &KdaConfig, x: ValueId) -> V {
     let (h, k, inner) = (c.heads, c.dim, c.inner());
-    let q = m.linear(x, "q_proj", inner)?;
-    let key = m.linear(x, "k_proj", inner)?;
-    let v = m.linear(x, "v_proj", inner)?;
+    let p = m.linear(x, "qkv_proj", 3 * inner)?;
     let b = m.linear(x, "b_proj", h)?;
     let f_a = m.linear(x, "f_a_proj", k)?;
     let g_a = m.linear(x, "g_a_proj", k)?;
 
-    let p = m.b.add(Op::Concat { axis: 1 }, &[q, key, v])?;
     let taps = m.bf16_weight("conv1d", &[3 * inner, c.taps]);
     let conv = m.act_state("conv", StateKind::Slot { shape: vec![c.taps - 1, 3 * inner] });
     let (mixed, window) = short_conv(m, p, taps, conv)?;

@@ -22,9 +22,6 @@ const PLAIN: &[(&str, &str)] = &[
     ("hc_ffn_scale", "hc_ffn_scale"),
     ("attn_norm", "input_layernorm.weight"),
     ("ffn_norm", "post_attention_layernorm.weight"),
-    ("q_proj", "self_attn.q_proj.weight"),
-    ("k_proj", "self_attn.k_proj.weight"),
-    ("v_proj", "self_attn.v_proj.weight"),
     ("b_proj", "self_attn.b_proj.weight"),
     ("f_a_proj", "self_attn.f_a_proj.weight"),
     ("f_b_proj", "self_attn.f_b_proj.weight"),
@@ -112,6 +109,7 @@ pub fn layer_weight(config: &Config, layer: u32, role: &str, ty: &TensorType) ->
         experts(&below, linear, ty)?
     } else {
         match role {
+            "qkv_proj" => projections(config, &below, ty.dtype()?),
             "conv1d" => convolutions(config, &below, ty.dtype()?),
             "w_uk" => vec![latent_part(config, &below, ty.dtype()?, 0, config.mla.key_dim)],
             "w_uv" => vec![latent_part(config, &below, ty.dtype()?, config.mla.key_dim, config.mla.value_dim)],
@@ -135,6 +133,12 @@ fn experts(below: &str, linear: &str, ty: &TensorType) -> Option<Vec<Source>> {
     let (slots, matrix) = shape.split_first()?;
     let dtype = ty.dtype()?;
     Some((0..*slots).map(|e| whole(format!("{below}mlp.experts.{e}.{linear}.weight"), dtype, matrix)).collect())
+}
+
+/// The three `[HK, D]` projections as one `[3HK, D]`: their rows are the channels of the convolution.
+fn projections(config: &Config, below: &str, dtype: DType) -> Vec<Source> {
+    let shape = [config.kda.inner(), config.kda.width];
+    ["q", "k", "v"].map(|x| whole(format!("{below}self_attn.{x}_proj.weight"), dtype, &shape)).into()
 }
 
 /// The three `[HK, 1, W]` convolutions as one `[3HK, W]`.
