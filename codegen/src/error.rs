@@ -23,6 +23,9 @@ pub enum CodegenError {
     /// The linker is missing or refused.
     #[error("linking {what} for {target} with `{linker}`: {message}")]
     Link { what: String, target: &'static str, linker: String, message: String },
+    /// The trunk has something that a bundle cannot hold.
+    #[error("bundle {what}: {found}; declare the trunk as the models of this project do")]
+    Bundle { what: String, found: String },
     /// A kernel could not be compared with the interpreter.
     #[error("kernel `{kernel}` cannot be checked: {found}; compare its IR text and interface in the manifest")]
     Check { kernel: String, found: String },

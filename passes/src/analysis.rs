@@ -44,7 +44,8 @@ impl Analysis<ENode> for Types {
         match ty {
             Some(Ok(ty)) => Known { ty: Some(ty), constant },
             other => {
-                let why = other.and_then(Result::err).map_or_else(|| "an operand has no type".into(), |e| e.to_string());
+                let why =
+                    other.and_then(Result::err).map_or_else(|| "an operand has no type".into(), |e| e.to_string());
                 egraph.analysis.fault.get_or_insert(why);
                 Known { ty: None, constant }
             }

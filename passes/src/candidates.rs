@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use unglue_ir::graph::ValueId;
-use unglue_ir::op::{Binary, Op};
+use unglue_ir::op::Op;
 
 use crate::carve::{Carved, Stores, carve};
 use crate::cost::{CostTable, KernelCost, kernel_cost};
@@ -60,7 +60,8 @@ impl Partition {
 
     /// Successors of each group: readers of its values, and writers of states that it reads.
     pub fn edges(&self, facts: &Facts) -> BTreeMap<GroupId, BTreeSet<GroupId>> {
-        let mut edges: BTreeMap<GroupId, BTreeSet<GroupId>> = self.groups.keys().map(|g| (*g, BTreeSet::new())).collect();
+        let mut edges: BTreeMap<GroupId, BTreeSet<GroupId>> =
+            self.groups.keys().map(|g| (*g, BTreeSet::new())).collect();
         for (&g, ops) in &self.groups {
             for maker in ops.iter().flat_map(|op| facts.reads(*op)).filter_map(|b| facts.maker(*b)) {
                 if ops.contains(&maker) {
@@ -162,9 +163,11 @@ impl<'a> Evaluator<'a> {
     ) -> Result<Arc<Evaluated>, Obstacle> {
         let facts = self.facts;
         let escapes = |op: ValueId, b: ValueId| {
-            facts.readers(b).iter().filter(|r| !ops.contains(r)).any(|r| {
-                p.holders(*r).any(|g| !gone.contains(&g) && !p.groups[&g].contains(&op))
-            })
+            facts
+                .readers(b)
+                .iter()
+                .filter(|r| !ops.contains(r))
+                .any(|r| p.holders(*r).any(|g| !gone.contains(&g) && !p.groups[&g].contains(&op)))
         };
         let writes = self.stores.writes(facts, ops, escapes);
         let key: Key = (ops.iter().copied().collect(), writes.iter().map(|(_, v)| *v).collect());
@@ -207,7 +210,8 @@ impl<'a> Evaluator<'a> {
                 let ops = p.groups[&g].clone();
                 let mut gain = self.dear(p, g);
                 for reader in readers_of_group(self.facts, p, g) {
-                    let union: BTreeSet<ValueId> = p.groups[&reader].union(&ops).copied().collect();
+                    let mut union = p.groups[&reader].clone();
+                    union.extend(needed_of(self.facts, &ops, &union));
                     let with = self.evaluate(p, &union, &BTreeSet::from([g, reader]))?.cost.total() as i64;
                     gain += self.dear(p, reader) - with;
                 }
@@ -227,6 +231,20 @@ pub fn readers_of_group(facts: &Facts, p: &Partition, g: GroupId) -> BTreeSet<Gr
     let results = ops.iter().flat_map(|op| facts.results(*op));
     let readers = results.flat_map(|b| facts.readers(*b)).filter(|r| !ops.contains(r));
     readers.flat_map(|r| p.holders(*r)).filter(|h| *h != g).collect()
+}
+
+/// Ops of `from` that `reader` needs, through other ops of `from` too.
+pub fn needed_of(facts: &Facts, from: &BTreeSet<ValueId>, reader: &BTreeSet<ValueId>) -> BTreeSet<ValueId> {
+    let makers =
+        |op: &ValueId| facts.reads(*op).iter().filter_map(|b| facts.maker(*b)).filter(|m| from.contains(m)).collect();
+    let mut todo: Vec<ValueId> = reader.iter().flat_map(|op| -> Vec<ValueId> { makers(op) }).collect();
+    let mut needed = BTreeSet::new();
+    while let Some(op) = todo.pop() {
+        if needed.insert(op) {
+            todo.extend(makers(&op));
+        }
+    }
+    needed
 }
 
 /// True if a group may be computed several times: elementwise glue without state, whose values are no results.
@@ -264,9 +282,5 @@ pub fn neighbours(facts: &Facts, p: &Partition, g: GroupId) -> BTreeSet<GroupId>
 /// Short text of an op for steps and messages.
 pub fn op_text(facts: &Facts, id: ValueId) -> String {
     let node = facts.body.node(id);
-    let name = match &node.op {
-        Op::Binary(Binary::Mul) => "mul",
-        op => op.name(),
-    };
-    format!("{name}%{}", id.0)
+    format!("{}%{}", node.op.name(), id.0)
 }

@@ -160,10 +160,12 @@ fn domain(body: &Graph, mut id: ValueId) -> Domain {
                 return Domain::Below(1);
             }
             Op::Unary(Unary::Sigmoid | Unary::Exp) => return Domain::Unit,
-            Op::Cast(_) | Op::Reshape(_) | Op::Broadcast(_) | Op::Slice { .. } | Op::GatherLast => match node.args.first() {
-                Some(a) => id = *a,
-                None => return Domain::Normal,
-            },
+            Op::Cast(_) | Op::Reshape(_) | Op::Broadcast(_) | Op::Slice { .. } | Op::GatherLast => {
+                match node.args.first() {
+                    Some(a) => id = *a,
+                    None => return Domain::Normal,
+                }
+            }
             _ => return Domain::Normal,
         }
     }

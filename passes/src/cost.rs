@@ -31,6 +31,8 @@ pub struct CostTable {
     pub cache: Constant,
     /// Compute units: one workgroup uses one of them.
     pub units: Constant,
+    /// What one workgroup can pull from memory.
+    pub stream: Constant,
     /// Matrix FLOPs that a streaming kernel reaches.
     pub tiles: Constant,
     /// f32 lane operations.
@@ -69,6 +71,7 @@ pub const GFX1201: CostTable = CostTable {
     dram: c(610, "B/ns", "specs/costmodel.md 3: fit on 8 GEMV micro points"),
     cache: c(1383, "B/ns", "specs/costmodel.md 1: resident read, measured by davetha"),
     units: c(64, "CU", "specs/costmodel.md 1"),
+    stream: c(32, "B/ns", "assumed: 16 KB in flight in a workgroup over one round trip; not established"),
     tiles: c(91_750, "FLOP/ns", "specs/costmodel.md 1: 1024 FLOP x 64 CU x 2.8 GHz, half reached in real kernels"),
     lanes: c(20_500, "lane op/ns", "specs/costmodel.md 1: 64 CU x 64 lanes x 2 issue x 2.5 GHz"),
     gap: c(2400, "ns", "specs/costmodel.md 2: dependent tiny node in graph replay"),
@@ -152,11 +155,13 @@ pub fn kernel_cost(graph: &Graph, schedule: &Schedule, bucket: &Bucket, table: &
     let workgroups = schedule.workgroups(bucket).max(1);
     let traffic = traffic::traffic(graph, schedule, bucket);
     let t0_ns = table.start.value + traffic::chain(graph, bucket, table);
+    // A few workgroups cannot use the whole machine: each is limited by its bytes in flight and its unit's lanes.
+    let stream =
+        |bytes: u64, rate: u64| bytes.div_ceil(rate.max(1)).max(bytes.div_ceil(table.stream.value * workgroups));
     let busy = workgroups.min(table.units.value).max(1);
-    // A few workgroups cannot use the whole machine: each is limited to its unit's share of every rate.
     let share = |amount: u64, rate: u64| (amount * table.units.value).div_ceil(rate.max(1) * busy);
-    let dram = share(traffic.dram(), table.dram.value);
-    let cache = share(traffic.cache(), table.cache.value);
+    let dram = stream(traffic.dram(), table.dram.value);
+    let cache = stream(traffic.cache(), table.cache.value);
     let lanes = share(traffic.lane_ops, table.lanes.value);
     let tiles = share(traffic.tile_flops, table.tiles.value);
     let work = (dram + cache).max(lanes).max(tiles);

@@ -59,7 +59,7 @@ pub fn cover(
     strategy: Strategy,
     options: &CoverOptions,
 ) -> Result<BodyCover, PassError> {
-    let facts = Facts::new(body);
+    let facts = Facts::with_ops(body, &stored_views(body, bucket, costs));
     let stores = Stores::new(&facts);
     let mut search = Search {
         facts: &facts,
@@ -92,6 +92,26 @@ pub fn cover(
     Ok(BodyCover { body: body.clone(), kernels, stats })
 }
 
+/// Slices and broadcasts that some op cannot take as they are in a kernel of its own: they get kernels too.
+fn stored_views(body: &Graph, bucket: &Bucket, costs: &CostTable) -> BTreeSet<ValueId> {
+    let mut stored = BTreeSet::new();
+    loop {
+        let facts = Facts::with_ops(body, &stored);
+        let stores = Stores::new(&facts);
+        let mut evaluator = Evaluator::new(&facts, &stores, bucket, costs);
+        let singles = Partition::singles(&facts);
+        let before = stored.len();
+        for (&op, ops) in &singles.groups {
+            if evaluator.evaluate(&singles, ops, &BTreeSet::from([op])).is_err() {
+                stored.extend(facts.views_under(op));
+            }
+        }
+        if stored.len() == before {
+            return stored;
+        }
+    }
+}
+
 struct Search<'a> {
     facts: &'a Facts<'a>,
     evaluator: Evaluator<'a>,
@@ -122,14 +142,25 @@ impl Search<'_> {
             let holder = |v: ValueId| self.partition.holders(v).next();
             let (Some(ga), Some(gb)) = (holder(a), holder(b)) else {
                 let found = format!("%{} and %{}", a.0, b.0);
-                return Err(PassError::cover("force-unknown", &self.facts.body.name, found, "name two ops of the body"));
+                return Err(PassError::cover(
+                    "force-unknown",
+                    &self.facts.body.name,
+                    found,
+                    "name two ops of the body",
+                ));
             };
             if ga == gb {
                 continue;
             }
-            let place = || format!("{} with {}", candidates::op_text(self.facts, a), candidates::op_text(self.facts, b));
+            let place =
+                || format!("{} with {}", candidates::op_text(self.facts, a), candidates::op_text(self.facts, b));
             if !Partition::may_join(&self.partition.edges(self.facts), ga, gb) {
-                return Err(PassError::cover("force-cycle", place(), "a third kernel lies between", "force it as well"));
+                return Err(PassError::cover(
+                    "force-cycle",
+                    place(),
+                    "a third kernel lies between",
+                    "force it as well",
+                ));
             }
             match self.evaluator.worth(&self.partition, Move::Join(ga, gb)) {
                 Worth::Gain(gain) => self.apply(Move::Join(ga, gb), gain, "forced"),
@@ -241,7 +272,8 @@ impl Search<'_> {
                 self.steps.remove(&g);
                 for &r in &readers {
                     let mut joined = self.partition.remove(r);
-                    joined.extend(ops.iter().copied());
+                    let needed = candidates::needed_of(self.facts, &ops, &joined);
+                    joined.extend(needed);
                     self.partition.insert(r, joined);
                     self.steps.entry(r).or_default().push(step.clone());
                 }
@@ -279,7 +311,12 @@ impl Search<'_> {
             let ops = self.partition.groups[&g].clone();
             let found = self.evaluator.evaluate(&self.partition, &ops, &BTreeSet::from([g])).map_err(|o| {
                 let place = format!("{}: {}", self.facts.body.name, self.group_text(g));
-                PassError::cover("no-schedule", place, format!("{}: {}", o.rule, o.detail), "no kernel form takes this op")
+                PassError::cover(
+                    "no-schedule",
+                    place,
+                    format!("{}: {}", o.rule, o.detail),
+                    "no kernel form takes this op",
+                )
             })?;
             let mut graph = found.carved.graph.clone();
             let name = names.name(&graph, &ops);

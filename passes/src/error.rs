@@ -20,15 +20,30 @@ pub enum PassError {
 }
 
 impl PassError {
-    pub(crate) fn rewrite(rule: &'static str, place: impl Into<String>, found: impl Into<String>, hint: &'static str) -> Self {
+    pub(crate) fn rewrite(
+        rule: &'static str,
+        place: impl Into<String>,
+        found: impl Into<String>,
+        hint: &'static str,
+    ) -> Self {
         PassError::Rewrite { rule, place: place.into(), found: found.into(), hint }
     }
 
-    pub(crate) fn cover(rule: &'static str, place: impl Into<String>, found: impl Into<String>, hint: &'static str) -> Self {
+    pub(crate) fn cover(
+        rule: &'static str,
+        place: impl Into<String>,
+        found: impl Into<String>,
+        hint: &'static str,
+    ) -> Self {
         PassError::Cover { rule, place: place.into(), found: found.into(), hint }
     }
 
-    pub(crate) fn plan(rule: &'static str, place: impl Into<String>, found: impl Into<String>, hint: &'static str) -> Self {
+    pub(crate) fn plan(
+        rule: &'static str,
+        place: impl Into<String>,
+        found: impl Into<String>,
+        hint: &'static str,
+    ) -> Self {
         PassError::Plan { rule, place: place.into(), found: found.into(), hint }
     }
 }

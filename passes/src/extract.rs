@@ -39,7 +39,9 @@ pub fn node_cost(op: &Op, args: &[&Type], ty: &Type, bodies: &[Graph]) -> u64 {
         Op::Unary(_) | Op::Binary(Binary::Div) => 12 * out,
         Op::Binary(_) => out,
         Op::Reduce { .. } => largest,
-        Op::Repeat { body, count } => bodies.get(*body as usize).map_or(0, graph_cost).saturating_mul(u64::from(*count)),
+        Op::Repeat { body, count } => {
+            bodies.get(*body as usize).map_or(0, graph_cost).saturating_mul(u64::from(*count))
+        }
         // Heavy ops are never traded against glue.
         _ => largest.max(out).saturating_mul(4),
     };

@@ -14,7 +14,7 @@ use crate::schedule::strip_reshapes;
 pub enum Kind {
     /// Input, weight or state.
     Leaf,
-    /// Constants, views, projections, and casts of weights: formed inside each kernel that uses them.
+    /// Constants, views, projections, and glue on weights alone: formed inside each kernel that uses them.
     Free,
     /// Computed by some kernel.
     Op,
@@ -40,9 +40,14 @@ pub struct Facts<'a> {
 
 impl<'a> Facts<'a> {
     pub fn new(body: &'a Graph) -> Facts<'a> {
+        Facts::with_ops(body, &BTreeSet::new())
+    }
+
+    /// As [`Facts::new`], with some views as ops of their own: their values are stored.
+    pub fn with_ops(body: &'a Graph, stored_views: &BTreeSet<ValueId>) -> Facts<'a> {
         let mut facts = Facts {
             body,
-            kinds: kinds(body),
+            kinds: kinds(body, stored_views),
             reads: vec![Vec::new(); body.nodes.len()],
             readers: BTreeMap::new(),
             results: vec![Vec::new(); body.nodes.len()],
@@ -65,7 +70,9 @@ impl<'a> Facts<'a> {
         for id in body.ids() {
             match &body.node(id).op {
                 Op::Project(_) => facts.results[body.node(id).args[0].index()].push(id),
-                _ if facts.kind(id) == Kind::Op && !matches!(body.ty(id), Type::Tuple(_)) => facts.results[id.index()].push(id),
+                _ if facts.kind(id) == Kind::Op && !matches!(body.ty(id), Type::Tuple(_)) => {
+                    facts.results[id.index()].push(id)
+                }
                 _ => {}
             }
         }
@@ -132,7 +139,30 @@ impl<'a> Facts<'a> {
     }
 
     fn collect_boundary(&self, id: ValueId, found: &mut BTreeSet<ValueId>) {
-        found.extend(self.source(id));
+        let node = self.body.node(id);
+        match (self.kind(id), &node.op) {
+            (Kind::Leaf | Kind::Op, _) | (Kind::Free, Op::Project(_)) => {
+                found.insert(id);
+            }
+            _ => node.args.iter().for_each(|a| self.collect_boundary(*a, found)),
+        }
+    }
+
+    /// Slices and broadcasts between an op and the values it reads.
+    pub fn views_under(&self, op: ValueId) -> BTreeSet<ValueId> {
+        let mut found = BTreeSet::new();
+        let mut todo: Vec<ValueId> = self.body.node(op).args.clone();
+        while let Some(id) = todo.pop() {
+            let node = self.body.node(id);
+            if self.kind(id) == Kind::Free && !matches!(node.op, Op::Project(_)) {
+                let view = matches!(node.op, Op::Slice { .. } | Op::Broadcast(_));
+                if view && self.source(id).is_some_and(|b| !matches!(self.body.node(b).op, Op::Weight { .. })) {
+                    found.insert(id);
+                }
+                todo.extend(&node.args);
+            }
+        }
+        found
     }
 
     /// Follows each state from its leaf through the ops that replace it.
@@ -167,17 +197,25 @@ impl<'a> Facts<'a> {
     }
 }
 
-fn kinds(body: &Graph) -> Vec<Kind> {
+fn kinds(body: &Graph, stored_views: &BTreeSet<ValueId>) -> Vec<Kind> {
     let mut kinds = Vec::with_capacity(body.nodes.len());
-    for node in &body.nodes {
-        let free_arg = |kinds: &[Kind]| node.args.first().is_some_and(|a| weight_only(body, kinds, *a));
-        kinds.push(match node.op {
-            Op::Input { .. } | Op::Weight { .. } | Op::State { .. } => Kind::Leaf,
-            Op::ConstF32(_) | Op::Reshape(_) | Op::Broadcast(_) | Op::Slice { .. } | Op::Project(_) => Kind::Free,
-            // Weights are read in their storage dtype; converting one on load is not a pass over memory.
-            Op::Cast(_) if free_arg(&kinds) => Kind::Free,
-            _ => Kind::Op,
-        });
+    // Values that are the same in every step.
+    let mut fixed: Vec<bool> = Vec::with_capacity(body.nodes.len());
+    for (id, node) in body.ids().zip(&body.nodes) {
+        let args_fixed = node.args.iter().all(|a| fixed[a.index()]);
+        let (kind, is_fixed) = match node.op {
+            Op::Weight { .. } => (Kind::Leaf, true),
+            Op::Input { .. } | Op::State { .. } => (Kind::Leaf, false),
+            _ if stored_views.contains(&id) => (Kind::Op, false),
+            Op::ConstF32(_) => (Kind::Free, true),
+            Op::Project(_) => (Kind::Free, false),
+            Op::Reshape(_) | Op::Broadcast(_) | Op::Slice { .. } => (Kind::Free, args_fixed),
+            // Glue on weights has no rows to launch over: each reader forms it as it loads them.
+            Op::Cast(_) | Op::Unary(_) | Op::Binary(_) if args_fixed => (Kind::Free, true),
+            _ => (Kind::Op, false),
+        };
+        kinds.push(kind);
+        fixed.push(is_fixed);
     }
     // An output that is a view of a leaf, or a constant, has no producer: it becomes an op of its own.
     for (_, out) in &body.outputs {
@@ -187,17 +225,6 @@ fn kinds(body: &Graph) -> Vec<Kind> {
         }
     }
     kinds
-}
-
-fn weight_only(body: &Graph, kinds: &[Kind], mut id: ValueId) -> bool {
-    loop {
-        let node = body.node(id);
-        match node.op {
-            Op::Weight { .. } => return true,
-            _ if kinds[id.index()] == Kind::Free && !node.args.is_empty() => id = node.args[0],
-            _ => return false,
-        }
-    }
 }
 
 /// True if no op stands under a chain of free nodes.

@@ -13,7 +13,8 @@ pub fn sort<K: Copy + Ord>(edges: &BTreeMap<K, BTreeSet<K>>) -> Option<Vec<K>> {
         graph.add_edge(index[from], *index.get(to)?, ());
     }
     // petgraph's own sort is deterministic but follows insertion order backwards; a ready set keeps body order.
-    let mut waiting: Vec<usize> = graph.node_indices().map(|n| graph.edges_directed(n, Direction::Incoming).count()).collect();
+    let mut waiting: Vec<usize> =
+        graph.node_indices().map(|n| graph.edges_directed(n, Direction::Incoming).count()).collect();
     let mut ready: BTreeSet<(K, NodeIndex)> =
         graph.node_indices().filter(|n| waiting[n.index()] == 0).map(|n| (graph[n], n)).collect();
     let mut order = Vec::with_capacity(waiting.len());
@@ -35,7 +36,12 @@ mod tests {
 
     #[test]
     fn keeps_body_order_among_ready_kernels() {
-        let edges = BTreeMap::from([(1, BTreeSet::from([4])), (2, BTreeSet::from([3])), (3, BTreeSet::new()), (4, BTreeSet::new())]);
+        let edges = BTreeMap::from([
+            (1, BTreeSet::from([4])),
+            (2, BTreeSet::from([3])),
+            (3, BTreeSet::new()),
+            (4, BTreeSet::new()),
+        ]);
         assert_eq!(sort(&edges), Some(vec![1, 2, 3, 4]));
     }
 

@@ -62,7 +62,11 @@ fn roles(kernel: &Graph, ops: &BTreeSet<ValueId>) -> String {
             Op::MatMul { .. } | Op::BatchMatMul { .. } => add(&mut parts, weight_role(kernel, node.args[1])),
             Op::GroupedMatMul { .. } => add(&mut parts, weight_role(kernel, node.args[3])),
             Op::EmbedRows => add(&mut parts, weight_role(kernel, node.args[0])),
-            Op::DeltaRule { .. } | Op::Attend { .. } | Op::IndexScores { .. } | Op::IndexSelect { .. } | Op::TopK { .. } => {
+            Op::DeltaRule { .. }
+            | Op::Attend { .. }
+            | Op::IndexScores { .. }
+            | Op::IndexSelect { .. }
+            | Op::TopK { .. } => {
                 add(&mut parts, node.op.name().to_owned());
             }
             _ => {}
@@ -75,7 +79,8 @@ fn roles(kernel: &Graph, ops: &BTreeSet<ValueId>) -> String {
         }
     }
     if parts.is_empty() {
-        let last = kernel.nodes.iter().rev().find(|n| !crate::schedule::is_leaf(&n.op) && !crate::schedule::is_view(&n.op));
+        let last =
+            kernel.nodes.iter().rev().find(|n| !crate::schedule::is_leaf(&n.op) && !crate::schedule::is_view(&n.op));
         let op = last.map_or("view", |n| n.op.name());
         add(&mut parts, format!("{op}_v{}", ops.last().map_or(0, |v| v.0)));
     }

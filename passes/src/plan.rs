@@ -29,7 +29,7 @@ pub enum Access {
 }
 
 /// What a parameter stands for in the kernel's graph.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Role {
     Input,
     Weight,
@@ -135,7 +135,12 @@ pub fn plan(module: &Module, covers: &[Vec<BodyCover>], buckets: &[Bucket]) -> R
         return Err(PassError::plan("plan-buckets", &module.name, "no bucket", "give at least one"));
     };
     if covers.iter().any(|c| c.iter().zip(first).any(|(a, b)| a.body != b.body)) {
-        return Err(PassError::plan("plan-bodies", &module.name, "bodies differ between buckets", "extract each body once"));
+        return Err(PassError::plan(
+            "plan-bodies",
+            &module.name,
+            "bodies differ between buckets",
+            "extract each body once",
+        ));
     }
     let facts: Vec<Facts> = first.iter().map(|c| Facts::new(&c.body)).collect();
     let mut planner = Planner {
@@ -258,7 +263,12 @@ impl Planner<'_> {
         for (c, call) in self.module.calls.iter().enumerate() {
             let c = c as u32;
             let cover = covers.get(call.body as usize).ok_or_else(|| {
-                PassError::plan("plan-call", format!("call {c}"), format!("body {}", call.body), "call an existing body")
+                PassError::plan(
+                    "plan-call",
+                    format!("call {c}"),
+                    format!("body {}", call.body),
+                    "call an existing body",
+                )
             })?;
             for (k, kernel) in cover.kernels.iter().enumerate() {
                 launches.push(Launch {
@@ -335,7 +345,8 @@ impl Planner<'_> {
     }
 
     fn resolve_output(&self, call: u32, output: u32) -> Result<Arg, PassError> {
-        let missing = || PassError::plan("plan-output", format!("call {call}"), format!("output {output}"), "name an output");
+        let missing =
+            || PassError::plan("plan-output", format!("call {call}"), format!("output {output}"), "name an output");
         let decl = self.module.calls.get(call as usize).ok_or_else(missing)?;
         let outputs = &self.facts[decl.body as usize].body.outputs;
         let (_, value) = outputs.get(output as usize).ok_or_else(missing)?;

@@ -114,7 +114,8 @@ pub fn report(
     plan: &Plan,
     costs: &CostTable,
 ) -> PassReport {
-    let buckets = (0..plan.buckets.len()).filter_map(|i| Some(bucket_report(module, covers.get(i)?, plan, i))).collect();
+    let buckets =
+        (0..plan.buckets.len()).filter_map(|i| Some(bucket_report(module, covers.get(i)?, plan, i))).collect();
     let kernels = plan.kernels.len() as u64;
     PassReport { module: module.name.clone(), costs: *costs, tag: "modelled", saturation, buckets, kernels }
 }
@@ -206,7 +207,8 @@ fn why_alone(kernel: &Kernel) -> String {
 }
 
 fn kernel_report(facts: &Facts, k: &Kernel, name: Option<&String>) -> KernelReport {
-    let ops = k.graph.nodes.iter().filter(|n| !crate::schedule::is_leaf(&n.op)).map(|n| n.op.name().to_owned()).collect();
+    let ops =
+        k.graph.nodes.iter().filter(|n| !crate::schedule::is_leaf(&n.op)).map(|n| n.op.name().to_owned()).collect();
     let text = |(leaf, v): &(String, ValueId)| match facts.kind(*v) {
         Kind::Leaf => format!("{leaf}: {}", facts.body.ty(*v)),
         _ => format!("{leaf} (%{}): {}", v.0, facts.body.ty(*v)),

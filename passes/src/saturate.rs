@@ -80,7 +80,8 @@ pub fn optimise_with(body: &Graph, rules: &[Rule], limits: &Limits) -> Result<(G
         repeats.push(stats);
     }
     let (mut classes, ids) = classes_of(&declared);
-    let mut stats = SaturationStats { body: body.name.clone(), nodes_in: body.nodes.len() as u64, ..Default::default() };
+    let mut stats =
+        SaturationStats { body: body.name.clone(), nodes_in: body.nodes.len() as u64, ..Default::default() };
     saturate(&mut classes, rules, limits, &mut stats)?;
     let found = extract::extract(&declared, &classes, &ids)?;
     stats.cost_in = extract::graph_cost(&declared);
@@ -110,7 +111,12 @@ pub fn classes_of(g: &Graph) -> (Classes, Vec<Id>) {
     (classes, ids)
 }
 
-fn saturate(classes: &mut Classes, rules: &[Rule], limits: &Limits, stats: &mut SaturationStats) -> Result<(), PassError> {
+fn saturate(
+    classes: &mut Classes,
+    rules: &[Rule],
+    limits: &Limits,
+    stats: &mut SaturationStats,
+) -> Result<(), PassError> {
     stats.stop = Stop::Iterations;
     for _ in 0..limits.iterations {
         stats.iterations += 1;

@@ -133,7 +133,9 @@ fn state_bytes(g: &Graph, node: &Node, bucket: &Bucket) -> u64 {
             let selected = node.args.get(2).map_or(1, |ids| elements_of(g.ty(*ids), bucket));
             selected.saturating_mul(*width)
         }
-        (Op::IndexScores { .. }, StateKind::Pool { width, .. }) => bucket.pools.saturating_mul(*width).saturating_mul(seqs),
+        (Op::IndexScores { .. }, StateKind::Pool { width, .. }) => {
+            bucket.pools.saturating_mul(*width).saturating_mul(seqs)
+        }
         (_, StateKind::Token { width } | StateKind::Pool { width, .. }) => rows * width,
         (Op::PoolWindow { .. }, StateKind::Tail { pool, width }) => rows * pool * width,
         (_, StateKind::Tail { width, .. }) => rows * 2 * width,
@@ -177,7 +179,8 @@ fn heavy_flops(g: &Graph, node: &Node, bucket: &Bucket) -> (u64, bool) {
     let out = elements_of(&node.ty, bucket);
     let last = |i: usize| node.args.get(i).and_then(|a| g.ty(*a).tensor()).and_then(|t| t.shape.last().copied());
     let k = last(0).map_or(1, |d| extent(d, bucket));
-    let f32_weight = |i: usize| node.args.get(i).and_then(|a| g.ty(*a).tensor()).and_then(|t| t.dtype()) == Some(DType::F32);
+    let f32_weight =
+        |i: usize| node.args.get(i).and_then(|a| g.ty(*a).tensor()).and_then(|t| t.dtype()) == Some(DType::F32);
     match &node.op {
         Op::MatMul { .. } | Op::BatchMatMul { .. } => (2 * out * k, !f32_weight(1)),
         Op::GroupedMatMul { .. } => (2 * out * k, !f32_weight(3)),
@@ -237,10 +240,15 @@ fn latency(g: &Graph, node: &Node, bucket: &Bucket, t: &CostTable) -> u64 {
         Op::Unary(_) | Op::Binary(Binary::Div) => t.long_step.value,
         Op::Binary(_) | Op::Cast(_) => t.step.value,
         Op::Reduce { axis, .. } => {
-            let n = arg(0).and_then(Type::tensor).and_then(|x| x.shape.get(*axis as usize)).map_or(1, |d| extent(*d, bucket));
+            let n = arg(0)
+                .and_then(Type::tensor)
+                .and_then(|x| x.shape.get(*axis as usize))
+                .map_or(1, |d| extent(*d, bucket));
             if n <= 32 { n * t.step.value } else { t.finish.value }
         }
-        Op::Repeat { body, count } => repeat_chain(&g.bodies[*body as usize], bucket, t).saturating_mul(u64::from(*count)),
+        Op::Repeat { body, count } => {
+            repeat_chain(&g.bodies[*body as usize], bucket, t).saturating_mul(u64::from(*count))
+        }
         Op::MatMul { .. } | Op::BatchMatMul { .. } => t.ramp.value + t.finish.value + unpack(1),
         Op::GroupedMatMul { .. } => t.ramp.value + t.finish.value + 2 * t.round_trip.value + unpack(3),
         Op::TopK { k: 1 } => t.finish.value,

@@ -1,4 +1,5 @@
 //! Plans: buffers that are needed at once never overlap, arguments are written before they are read, taps survive.
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
 
@@ -13,7 +14,8 @@ fn planned(layers: usize, strategy: Strategy) -> (unglue_ir::module::Module, Vec
     let m = module(layers);
     let buckets = [bucket(1), bucket(4), bucket(16)];
     let bodies: Vec<_> = m.bodies.iter().map(|b| optimise(b, Numerics::Exact, &Limits::default()).unwrap().0).collect();
-    let of_bucket = |b| bodies.iter().map(|g| cover(g, b, &GFX1201, strategy, &CoverOptions::default()).unwrap()).collect();
+    let of_bucket =
+        |b| bodies.iter().map(|g| cover(g, b, &GFX1201, strategy, &CoverOptions::default()).unwrap()).collect();
     let covers: Vec<Vec<BodyCover>> = buckets.iter().map(of_bucket).collect();
     let plan = plan(&m, &covers, &buckets).unwrap();
     (m, covers, plan)
@@ -33,7 +35,9 @@ fn every_buffer_is_written_once_before_it_is_read() {
                     let n = *n as usize;
                     match param.access {
                         Access::Read => assert!(written[n], "{} reads {} too early", l.site, p.buffers[n].name),
-                        _ => assert!(!std::mem::replace(&mut written[n], true), "{} is written twice", p.buffers[n].name),
+                        _ => {
+                            assert!(!std::mem::replace(&mut written[n], true), "{} is written twice", p.buffers[n].name)
+                        }
                     }
                 }
             }

@@ -1,4 +1,5 @@
 //! Wrong rules, each caught by name by the check that the real rules pass.
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use unglue_ir::op::{Binary, Op, Unary};
 use unglue_ir::types::{DType, Dim};

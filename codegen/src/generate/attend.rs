@@ -189,7 +189,7 @@ impl Gen<'_> {
         Ok(total[0])
     }
 
-    /// fma(p_j, row_j, acc) for place j + u; places past the end leave the chain as it is.
+    /// fma(p_j, row_j, acc) for place j + u; places past the end and absent rows add +0.
     fn split_term(&mut self, a: &Attention, j: Val, u: u64, column: Ix, acc: Val) -> Res<Val> {
         let u = self.b.i(u as i64);
         let at = self.b.add(j, u);
@@ -200,10 +200,14 @@ impl Gen<'_> {
                 let p = s.b.load_uniform(a.scores, at);
                 let (base, fine) = s.selected_row(a, at);
                 let v = s.load(a.latent, Some(base), column);
-                let term = s.b.fma(p, v, acc);
-                Ok(s.b.select(fine, term, acc))
+                let zero = s.b.f(0.0);
+                let v = s.b.select(fine, v, zero);
+                Ok(s.b.fma(p, v, acc))
             },
-            |_| Ok(acc),
+            |s| {
+                let zero = s.b.f(0.0);
+                Ok(s.b.bin(Bin::Add, acc, zero))
+            },
         )
     }
 

@@ -128,6 +128,7 @@ impl Gen<'_> {
             sums[c] = self.b.fma(key, s, sums[c]);
             decayed.push(s);
         }
+        self.absent_terms(&mut sums, state.len());
         let predicted = self.strided_total(&sums);
         let (value, beta) = (self.eval(v, &[head, column])?, self.eval(beta, &[head, Ix::Const(0)])?);
         let error = self.b.sub(value, predicted);
@@ -142,8 +143,20 @@ impl Gen<'_> {
             sums[c] = self.b.fma(query, s, sums[c]);
             next.push(s);
         }
+        self.absent_terms(&mut sums, state.len());
         self.mask = outer;
         Ok((self.strided_total(&sums), next))
+    }
+
+    /// Chains without a term in the last round add +0.
+    fn absent_terms(&mut self, sums: &mut [Val], n: usize) {
+        let zero = self.b.f(0.0);
+        let rest = n % sums.len();
+        if rest > 0 {
+            for s in &mut sums[rest..] {
+                *s = self.b.bin(Bin::Add, *s, zero);
+            }
+        }
     }
 
     /// The result leaves the lanes through workgroup memory.

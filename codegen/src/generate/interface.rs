@@ -88,12 +88,15 @@ impl Interface {
             Type::Tuple(_) => return None,
         };
         let (of, name, access) = match &g.node(id).op {
-            Op::Input { name, .. } => (Use::Input(name.clone()), name, Access::Read),
-            Op::Weight { name } => (Use::Weight(name.clone()), name, Access::Read),
-            Op::State { name } => (Use::State(name.clone()), name, if writes(g, id) { Access::ReadWrite } else { Access::Read }),
+            Op::Input { name, .. } => (Use::Input(name.clone()), format!("in_{name}"), Access::Read),
+            Op::Weight { name } => (Use::Weight(name.clone()), format!("w_{name}"), Access::Read),
+            Op::State { name } => {
+                let access = if writes(g, id) { Access::ReadWrite } else { Access::Read };
+                (Use::State(name.clone()), format!("state_{name}"), access)
+            }
             _ => return None,
         };
-        Some((self.buffer(b, of, name, mem, access), mem))
+        Some((self.buffer(b, of, &name, mem, access), mem))
     }
 
     pub fn output(&mut self, b: &mut Builder, name: &str, mem: Mem) -> Place {
@@ -109,7 +112,7 @@ impl Interface {
             StepBuffer::BlockTable => ("block_table", Access::Read),
             StepBuffer::Status => ("status", Access::ReadWrite),
         };
-        self.buffer(b, Use::Step(s), name, Mem::I32, access)
+        self.buffer(b, Use::Step(s), &format!("step_{name}"), Mem::I32, access)
     }
 
     pub fn scalar(&mut self, b: &mut Builder, s: StepScalar) -> Val {
@@ -127,7 +130,7 @@ impl Interface {
                     StepScalar::NumBlocks => "num_blocks",
                     StepScalar::KernelNumber => "kernel_number",
                 };
-                let i = b.scalar(name);
+                let i = b.scalar(&format!("n_{name}"));
                 self.index.insert(of.clone(), i);
                 self.uses.push(of);
                 i

@@ -47,17 +47,18 @@ impl Gen<'_> {
             self.row = self.b.group(2);
             let here = self.b.cmp(Cmp::Lt, self.row, rows);
             return self.when(here, |g| {
-                g.prologue(s, 1)?;
+                g.prologue(s)?;
                 g.segments(s, rows)
             });
         }
-        self.prologue(s, u64::from(self.bucket.rows_max))?;
+        self.prologue(s)?;
         self.segments(s, rows)
     }
 
-    fn prologue(&mut self, s: &Skinny, rows: u64) -> Res<()> {
+    fn prologue(&mut self, s: &Skinny) -> Res<()> {
         let staged = self.schedule.staged.clone();
-        if staged.is_empty() && s.side_outputs.is_empty() {
+        let rows = s.rows_kept;
+        if rows == 0 {
             return Ok(());
         }
         if rows == 1 {
@@ -111,9 +112,9 @@ impl Gen<'_> {
     }
 
     fn wave_rows(&mut self, s: &Skinny, segment: &Segment, n0: Val, rows: Val) -> Res<()> {
-        if s.rows_on_grid || self.bucket.rows_max == 1 {
+        if s.rows_on_grid || s.row_unroll == 1 {
             let row = self.row;
-            return self.wave_outputs(s, segment, &Span { n0, rows: vec![row] }, rows);
+            return self.wave_outputs(s, segment, &Span { n0, rows: vec![row] });
         }
         let zero = self.b.i(0);
         self.looped((zero, rows, i64::from(s.row_unroll)), &[], |g, first, _| {
@@ -127,13 +128,13 @@ impl Gen<'_> {
                     g.b.bin(Bin::Min, row, last)
                 })
                 .collect();
-            g.wave_outputs(s, segment, &Span { n0, rows: list }, rows)?;
+            g.wave_outputs(s, segment, &Span { n0, rows: list })?;
             Ok(vec![])
         })?;
         Ok(())
     }
 
-    fn wave_outputs(&mut self, s: &Skinny, segment: &Segment, span: &Span, _rows: Val) -> Res<()> {
+    fn wave_outputs(&mut self, s: &Skinny, segment: &Segment, span: &Span) -> Res<()> {
         let mut sums: HashMap<ValueId, Vec<Vec<Val>>> = HashMap::new();
         for &anchor in &segment.anchors {
             let choices = match self.g.node(anchor).op {
@@ -387,6 +388,15 @@ impl Gen<'_> {
             let c = (k % chains) as usize;
             let k = self.b.i(k as i64);
             self.strided_step(segment, span, lines, k, c, chains as usize, &mut acc);
+        }
+        if full < lines.k {
+            // Chains without a term in the last round add +0.
+            for c in (lines.k - full) as usize..chains as usize {
+                for r in 0..rows {
+                    let slot = &mut acc[r * chains as usize + c];
+                    *slot = self.b.bin(Bin::Add, *slot, zero);
+                }
+            }
         }
         self.mask = outer;
         Ok((0..rows).map(|r| self.strided_total(&acc[r * chains as usize..(r + 1) * chains as usize])).collect())

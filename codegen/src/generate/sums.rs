@@ -6,8 +6,10 @@ use super::index::Ix;
 use super::{Gen, Res};
 use crate::kp::{Addr, Bin, Bound, Cmp, Mem, Reduce, Val};
 
-/// Chains of the `lanes` order, in groups of 32.
-const GROUPS: u64 = 8;
+/// Chains of the `lanes` order.
+const CHAINS: u64 = 256;
+/// The chains in groups of 32.
+const GROUPS: u64 = CHAINS / 32;
 
 impl Gen<'_> {
     /// x of the elements of chain group `group` (uniform), chunk by chunk, added to one chain a lane.
@@ -16,15 +18,18 @@ impl Gen<'_> {
         let init = self.b.splat(zero, 1);
         let lanes = self.b.i(32);
         let start = self.b.mul(group, lanes);
-        let end = self.b.i(n as i64);
-        let sums = self.looped((start, end, 256), &[init], |s, i, carried| {
+        // Every chain takes part in each round: absent elements are added as +0.
+        let rounds = if n > CHAINS { n.next_multiple_of(CHAINS) } else { n };
+        let partial = rounds != n || n % 32 != 0;
+        let end = self.b.i(rounds as i64);
+        let sums = self.looped((start, end, CHAINS as i64), &[init], |s, i, carried| {
             let outer = s.mask;
             let ix = Ix::Seq { base: i, aligned: true };
-            if n % 32 != 0 {
+            if partial {
                 s.mask_below(ix, n);
             }
             let mut x = term(s, ix)?;
-            if let (Some(m), true) = (s.mask, n % 32 != 0) {
+            if let (Some(m), true) = (s.mask, partial) {
                 let nothing = s.b.f(0.0);
                 x = s.b.splat(x, 1);
                 x = s.b.select(m, x, nothing);
@@ -70,7 +75,7 @@ impl Gen<'_> {
     /// Sum over n terms by one wave; the result is uniform.
     pub fn wave_sum(&mut self, n: u64, mut term: impl FnMut(&mut Self, Ix) -> Res<Val>) -> Res<Val> {
         let mut groups = Vec::new();
-        // Chain groups beyond n hold +0, and no chain is -0: leaving them out keeps the bits.
+        // Chain groups beyond n hold +0. A chain of one term is +0 + x, never -0: leaving them out keeps the bits.
         for gr in 0..GROUPS.min(n.div_ceil(32)) {
             let group = self.b.i(gr as i64);
             let chain = self.chain_group(n, group, &mut term)?;

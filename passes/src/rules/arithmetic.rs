@@ -255,7 +255,9 @@ fn nested_bound(v: View, n: &ENode) -> Vec<Term> {
     let Some(b) = v.constant(n.args[1]) else { return vec![] };
     let inner = v.nodes(n.args[0]).filter_map(|i| binary(i, op));
     let bounded = inner.filter_map(|(x, c)| v.constant(c).map(|a| (x, a)));
-    let tighter = |a: f32, b: f32| if op == Binary::Min { unglue_ir::interp::minimum(a, b) } else { unglue_ir::interp::maximum(a, b) };
+    let tighter = |a: f32, b: f32| {
+        if op == Binary::Min { unglue_ir::interp::minimum(a, b) } else { unglue_ir::interp::maximum(a, b) }
+    };
     bounded
         .map(|(x, a)| {
             let c = Term::Node(Op::ConstF32(tighter(a, b).to_bits()), vec![]);

@@ -47,6 +47,8 @@ pub struct Skinny {
     pub rows_on_grid: bool,
     /// Rows whose sums a wave forms at once.
     pub row_unroll: u32,
+    /// Rows whose operands are kept in workgroup memory at a time; 0 if none are.
+    pub rows_kept: u64,
     /// For each value behind an anchor: what each of its axes counts.
     pub labels: BTreeMap<ValueId, Vec<Label>>,
     /// Values formed before the contractions (operands that are not given).
@@ -96,7 +98,8 @@ pub fn schedule(g: &Graph, bucket: &Bucket) -> Result<Schedule, Obstacle> {
     let rows_here = if rows_on_grid { 1 } else { u64::from(bucket.rows_max) };
     let staged = stage_prologue(g, &anchors, &labels, &prologue, rows_here, bucket)?;
     let row_unroll = if rows_on_grid || bucket.rows_max == 1 { 1 } else { 4 };
-    let form = Skinny { segments, side_outputs, y, rows_on_grid, row_unroll, labels, prologue };
+    let rows_kept = if staged.is_empty() && side_outputs.is_empty() { 0 } else { rows_here };
+    let form = Skinny { segments, side_outputs, y, rows_on_grid, row_unroll, rows_kept, labels, prologue };
     Ok(Schedule { form: Form::Skinny(form), waves: SKINNY_WAVES, staged })
 }
 
@@ -416,7 +419,8 @@ impl Skinny {
             YAxis::Heads(h) => format!(", {h} heads"),
             YAxis::Choices(k) => format!(", {k} choices"),
         };
-        format!("skinny matmul [{}]{y}, {rows}", parts.join("; "))
+        let kept = if self.rows_kept > 0 { format!(", {} rows kept", self.rows_kept) } else { String::new() };
+        format!("skinny matmul [{}]{y}, {rows}, {} at once{kept}", parts.join("; "), self.row_unroll)
     }
 
     /// Workgroups that a segment takes along grid axis 0.

@@ -1,5 +1,5 @@
 //! Bodies that look like parts of a trunk, small.
-#![allow(dead_code)]
+#![allow(dead_code, clippy::unwrap_used)]
 
 use unglue_ir::builder::Builder;
 use unglue_ir::graph::{Graph, ValueId};
@@ -179,6 +179,11 @@ pub fn delta() -> Graph {
         let p = linear(&mut b, x, &format!("{role}_proj.weight"), h * k, D);
         heads.push(b.reshape(p, &rows(&[h, k])).unwrap());
     }
+    // Glue on a weight alone: it has no rows.
+    let a = b.weight("a_log", plain(DType::F32, &[h]));
+    let a = b.unary(Unary::Exp, a).unwrap();
+    let a = b.reshape(a, &[Dim::Fixed(1), Dim::Fixed(h), Dim::Fixed(1)]).unwrap();
+    heads[3] = b.binary(Binary::Mul, heads[3], a).unwrap();
     heads[3] = b.unary(Unary::Sigmoid, heads[3]).unwrap();
     let beta = linear(&mut b, x, "b_proj.weight", h, D);
     let beta = b.unary(Unary::Sigmoid, beta).unwrap();
@@ -194,15 +199,32 @@ pub fn delta() -> Graph {
     b.finish()
 }
 
+/// A matmul over a broadcast that is too wide to be staged for several rows.
+pub fn begin() -> Graph {
+    let (mut b, n, wide) = (Builder::new("begin"), 4, 4096);
+    let x = streams(&mut b, &[wide]);
+    let split = b.reshape(x, &rows(&[1, wide])).unwrap();
+    let copies = b.add(Op::Broadcast(rows(&[n, wide])), &[split]).unwrap();
+    let flat = b.reshape(copies, &rows(&[n * wide])).unwrap();
+    let z = linear(&mut b, flat, "hc_fn", 8, n * wide);
+    b.output("streams", copies);
+    b.output("z", z);
+    b.finish()
+}
+
 pub fn all() -> Vec<Graph> {
-    vec![swiglu(), router(), hyper(), conv(), delta()]
+    vec![swiglu(), router(), hyper(), conv(), delta(), begin()]
 }
 
 fn weight_decls(m: &mut Module, g: &Graph, site: usize) -> Vec<u32> {
     let mut numbers = Vec::new();
     for (role, id) in g.weights() {
         numbers.push(m.weights.len() as u32);
-        m.weights.push(WeightDecl { name: format!("{site}.{role}"), ty: g.ty(id).tensor().unwrap().clone(), sources: vec![] });
+        m.weights.push(WeightDecl {
+            name: format!("{site}.{role}"),
+            ty: g.ty(id).tensor().unwrap().clone(),
+            sources: vec![],
+        });
     }
     numbers
 }

@@ -1,0 +1,170 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Exit codes, as `--help` says.
+const EXIT: &str = "Exit codes: 0 success; 1 a check failed (verify); 2 wrong command line; 3 bad input (config, \
+checkpoint, IR text, ids); 4 bad bundle; 5 compilation failed; 6 the device or a step failed.";
+
+/// Compiles trunks of language models into bundles of few fused kernels, and runs them.
+#[derive(Debug, Parser)]
+#[command(name = "unglue", version, after_help = EXIT)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Compile a config, a checkpoint folder or IR text into a bundle
+    Compile(Compile),
+    /// Run a bundle (or, with --device interp, a config or checkpoint without compiling)
+    Run(Run),
+    /// Compare every kernel of a bundle with the reference interpreter
+    Verify(Verify),
+    /// Show what a bundle holds: kernels, launches per token, fusion, resources
+    Report(Report),
+}
+
+/// Activation dtype.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Dtype {
+    #[default]
+    Bf16,
+    F32,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Cover {
+    /// Fuse while the cost model gains
+    #[default]
+    Greedy,
+    /// One kernel per op: the unfused baseline
+    None,
+}
+
+/// What a trunk is built from; shared by `compile` and `run --device interp`.
+#[derive(Clone, Debug, Args)]
+pub struct Trunk {
+    /// Layers to keep, by checkpoint number: 0-3 or 0-2,7 (embedding, final norm and head stay)
+    #[arg(long, value_name = "A-B")]
+    pub layers: Option<String>,
+    /// Dtype of activations and token state; weights keep their stored dtype
+    #[arg(long, value_enum, default_value_t)]
+    pub dtype: Dtype,
+    /// Layers (0-based) whose completed streams are captured for drafters: 5,14,24
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub aux: Vec<u32>,
+    /// Config fields to accept although they are unknown
+    #[arg(long, value_name = "NAME")]
+    pub allow_field: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct Compile {
+    /// config.json, a checkpoint folder that holds one, or IR text (.ir)
+    pub input: PathBuf,
+    /// Folder of the bundle
+    #[arg(short, long, value_name = "BUNDLE")]
+    pub output: PathBuf,
+    /// Targets: x86-64, gfx1201
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "x86-64")]
+    pub target: Vec<String>,
+    #[command(flatten)]
+    pub trunk: Trunk,
+    #[arg(long, value_enum, default_value_t)]
+    pub cover: Cover,
+    /// Threads of code generation; 0 takes all cores. The bundle does not depend on it
+    #[arg(long, default_value_t = 0)]
+    pub jobs: usize,
+    /// Tensor-parallel ranks (only 1 yet)
+    #[arg(long, default_value_t = 1)]
+    pub tp: u32,
+    /// Most rows of a step (only 16 yet)
+    #[arg(long, default_value_t = 16)]
+    pub max_rows: u32,
+    /// Most sequences of a step (only 4 yet)
+    #[arg(long, default_value_t = 4)]
+    pub max_seqs: u32,
+    /// Longest context in tokens (only 32768 yet)
+    #[arg(long, default_value_t = 32768)]
+    pub max_ctx: u64,
+    /// Tokens of a block of paged state that sessions take by default (only 64 yet; any multiple of the pool size works at run time)
+    #[arg(long, default_value_t = 64)]
+    pub kv_block: u64,
+    /// Storage of token state (only `activation` yet: the dtype of --dtype)
+    #[arg(long, default_value = "activation")]
+    pub kv_dtype: String,
+    /// Machine-readable summary on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Run {
+    /// A bundle; with --device interp a config.json or a checkpoint folder
+    pub input: PathBuf,
+    /// Checkpoint folder; the one that was compiled by default
+    #[arg(long, value_name = "DIR")]
+    pub weights: Option<PathBuf>,
+    /// Token ids: 1,2,3 or @FILE (a JSON array, or numbers separated by commas or spaces)
+    #[arg(long, value_name = "IDS")]
+    pub ids: String,
+    /// Tokens to generate greedily; all but the last are fed back
+    #[arg(long, default_value_t = 16)]
+    pub steps: usize,
+    /// Feed ids from this index (0-based) on one at a time
+    #[arg(long, value_name = "K")]
+    pub decode_from: Option<usize>,
+    /// Rows fed at a time before that
+    #[arg(long, default_value_t = 16)]
+    pub chunk: usize,
+    /// cpu, or interp: the reference interpreter
+    #[arg(long, default_value = "cpu")]
+    pub device: String,
+    /// Threads of the cpu device; 0 takes all cores. Results do not depend on it
+    #[arg(long, default_value_t = 0)]
+    pub threads: usize,
+    /// Write logits of all fed rows, and states, to a safetensors file
+    #[arg(long, value_name = "FILE")]
+    pub dump: Option<PathBuf>,
+    /// With --dump: streams, router and indexer choices, captures, states as well
+    #[arg(long, requires = "dump")]
+    pub taps: bool,
+    /// Tokens of a block of paged state (a multiple of the model's pool size)
+    #[arg(long, value_name = "TOKENS")]
+    pub block: Option<u64>,
+    #[command(flatten)]
+    pub trunk: Trunk,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Verify {
+    pub bundle: PathBuf,
+    /// cpu
+    #[arg(long, default_value = "cpu")]
+    pub device: String,
+    /// Only this kernel
+    #[arg(long, value_name = "NAME")]
+    pub kernel: Option<String>,
+    /// First seed of the drawn inputs
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Draws per kernel
+    #[arg(long, default_value_t = 3)]
+    pub draws: u64,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Report {
+    pub bundle: PathBuf,
+    /// The whole report as JSON
+    #[arg(long)]
+    pub json: bool,
+}

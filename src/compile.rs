@@ -1,0 +1,250 @@
+//! `unglue compile`: trunk -> saturated bodies -> kernels -> code -> bundle.
+
+use std::path::Path;
+use std::time::Instant;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+use unglue_codegen::bundle;
+use unglue_codegen::target::{self, Target};
+use unglue_ir::module::Module;
+use unglue_ir::types::{StateKind, Type};
+use unglue_passes::cost::CostTable;
+use unglue_passes::report::{PassReport, report};
+use unglue_passes::schedule::Bucket;
+use unglue_passes::{BodyCover, CoverOptions, Limits, Numerics, Plan, Strategy, cover, optimise, plan};
+use unglue_runtime::{PartData, manifest, write_bundle};
+
+use crate::cli;
+use crate::error::CliError;
+use crate::source::{self, Source};
+
+/// Rows of the launch lists.
+const ROWS: [u32; 3] = [1, 4, 16];
+const MAX_CTX: u64 = 32768;
+const MAX_SEQS: u32 = 4;
+const KV_BLOCK: u64 = 64;
+/// Where a bundle says which checkpoint folder it was compiled from: next to it, since bundles hold no host facts.
+pub const ORIGIN_SUFFIX: &str = ".origin";
+
+/// What the passes made of a module.
+struct Fused {
+    module: Module,
+    plan: Plan,
+    report: PassReport,
+}
+
+pub fn run(args: &cli::Compile) -> Result<(), CliError> {
+    let start = Instant::now();
+    refuse_not_yet(args)?;
+    let targets = targets(&args.target)?;
+    let source = source::load(&args.input, &args.trunk)?;
+    let bar = progress(args.json);
+    bar.set_message("verifying the trunk");
+    unglue_ir::verify::module(&source.module)?;
+    if let (Some(folder), Some(trunk)) = (&source.checkpoint, &source.trunk) {
+        let checkpoint = unglue_models::checkpoint::Checkpoint::open(folder)?;
+        checkpoint.check_against(&trunk.module, &trunk.skip)?;
+    }
+    let fused = fuse(&source, args, &bar)?;
+    let jobs = if args.jobs == 0 { std::thread::available_parallelism().map_or(1, usize::from) } else { args.jobs };
+    bar.set_length(fused.plan.kernels.len() as u64);
+    bar.set_message("compiling kernels");
+    let kernels = bundle::compile(&fused.plan, &targets, jobs, &|done, _| bar.set_position(done as u64))?;
+    bar.set_message("linking and writing");
+    let mut parts = bundle::parts(&kernels, &targets)?;
+    let options = options(args, &source);
+    let m = bundle::manifest(&fused.module, &fused.plan, &kernels, source.model.clone(), options)?;
+    parts.push(text_part("trunk.ir", manifest::PartKind::TrunkIr, unglue_ir::text::print_module(&source.module)));
+    let report = serde_json::to_string_pretty(&fused.report).map_err(|e| CliError::input(&args.output, e))?;
+    parts.push(text_part("report.json", manifest::PartKind::Report, report));
+    write_bundle(&args.output, m, &parts).map_err(CliError::Bundle)?;
+    remember_origin(&args.output, &source)?;
+    bar.finish_and_clear();
+    summary(args, &source, &fused, start);
+    Ok(())
+}
+
+fn text_part(path: &str, kind: manifest::PartKind, text: String) -> PartData {
+    PartData { path: path.into(), kind, bytes: text.into_bytes() }
+}
+
+fn progress(quiet: bool) -> ProgressBar {
+    let bar = if quiet { ProgressBar::hidden() } else { ProgressBar::new(0) };
+    if let Ok(style) = ProgressStyle::with_template("{elapsed:>4} {msg} {wide_bar} {pos}/{len}") {
+        bar.set_style(style);
+    }
+    bar
+}
+
+/// Options that stand in the manifest already but have one value only.
+fn refuse_not_yet(args: &cli::Compile) -> Result<(), CliError> {
+    let fixed: [(&'static str, String, String); 6] = [
+        ("--tp", args.tp.to_string(), "1".into()),
+        ("--max-rows", args.max_rows.to_string(), "16".into()),
+        ("--max-seqs", args.max_seqs.to_string(), MAX_SEQS.to_string()),
+        ("--max-ctx", args.max_ctx.to_string(), MAX_CTX.to_string()),
+        ("--kv-block", args.kv_block.to_string(), KV_BLOCK.to_string()),
+        ("--kv-dtype", args.kv_dtype.clone(), "activation".into()),
+    ];
+    match fixed.into_iter().find(|(_, found, only)| found != only) {
+        Some((what, found, only)) => Err(CliError::NotYet { what, found, only }),
+        None => Ok(()),
+    }
+}
+
+fn targets(names: &[String]) -> Result<Vec<&'static Target>, CliError> {
+    let known = || target::TARGETS.iter().map(|t| t.name).collect::<Vec<_>>().join(", ");
+    let mut out: Vec<&'static Target> = Vec::new();
+    for name in names {
+        let t = target::by_name(name);
+        let t = t.ok_or_else(|| CliError::Usage { rule: "--target", found: name.clone(), needed: format!("one of {}", known()) })?;
+        if !out.contains(&t) {
+            out.push(t);
+        }
+    }
+    out.sort_by_key(|t| t.name);
+    Ok(out)
+}
+
+/// Tokens of one pool of the trunk's pooled keys; 0 if it has none.
+fn pool_size(module: &Module) -> u64 {
+    let pool = |ty: &unglue_ir::types::StateType| match ty.kind {
+        StateKind::Pool { pool, .. } => Some(pool),
+        _ => None,
+    };
+    module.states.iter().find_map(|s| pool(&s.ty)).unwrap_or(0)
+}
+
+/// Saturates and covers each body once per bucket, and plans the launches.
+fn fuse(source: &Source, args: &cli::Compile, bar: &ProgressBar) -> Result<Fused, CliError> {
+    let pool = pool_size(&source.module);
+    let pools = if pool == 0 { 0 } else { MAX_CTX.div_ceil(pool) };
+    let buckets: Vec<Bucket> =
+        ROWS.iter().map(|&r| Bucket { rows_max: r, seqs_max: r.min(MAX_SEQS), pools }).collect();
+    let strategy = match args.cover {
+        cli::Cover::Greedy => Strategy::Greedy,
+        cli::Cover::None => Strategy::None,
+    };
+    let costs = CostTable::of("gfx1201").ok_or_else(|| CliError::Usage {
+        rule: "cost table",
+        found: "none".into(),
+        needed: "gfx1201".into(),
+    })?;
+    let mut module = source.module.clone();
+    let mut stats = Vec::new();
+    let mut options = Vec::new();
+    for body in &mut module.bodies {
+        bar.set_message(format!("saturating {}", body.name));
+        let (better, s) = optimise(body, Numerics::Exact, &Limits::default())?;
+        options.push(CoverOptions { exactness: s.exactness, ..CoverOptions::default() });
+        stats.push(s);
+        *body = better;
+    }
+    let mut covers: Vec<Vec<BodyCover>> = Vec::new();
+    for bucket in &buckets {
+        let mut list = Vec::new();
+        for (body, options) in module.bodies.iter().zip(&options) {
+            bar.set_message(format!("forming kernels of {} for {} rows", body.name, bucket.rows_max));
+            list.push(cover(body, bucket, costs, strategy, options)?);
+        }
+        covers.push(list);
+    }
+    let plan = plan(&module, &covers, &buckets)?;
+    let report = report(&module, stats, &covers, &plan, costs);
+    Ok(Fused { module, plan, report })
+}
+
+fn options(args: &cli::Compile, source: &Source) -> manifest::Options {
+    let dtype = match source.trunk {
+        Some(_) if args.trunk.dtype == cli::Dtype::F32 => manifest::Mem::F32,
+        Some(_) => manifest::Mem::Bf16,
+        None => text_dtype(&source.module),
+    };
+    manifest::Options {
+        dtype,
+        layers: source.model.layers.clone(),
+        aux: source.aux.clone(),
+        cover: match args.cover {
+            cli::Cover::Greedy => "greedy".into(),
+            cli::Cover::None => "none".into(),
+        },
+        numerics: "exact".into(),
+        tp: 1,
+        max_rows: u64::from(ROWS[2]),
+        max_seqs: u64::from(MAX_SEQS),
+        max_ctx: MAX_CTX,
+        kv_block: KV_BLOCK,
+        kv_dtype: dtype,
+    }
+}
+
+/// Activation dtype of a module from text: that of its first computed bf16 or f32 result between bodies.
+fn text_dtype(module: &Module) -> manifest::Mem {
+    let bf16 = module.bodies.iter().flat_map(|b| b.inputs().map(move |(_, v)| b.ty(v))).any(|t| {
+        matches!(t, Type::Tensor(t) if t.dtype() == Some(unglue_ir::types::DType::Bf16))
+    });
+    if bf16 { manifest::Mem::Bf16 } else { manifest::Mem::F32 }
+}
+
+/// Path of the file that remembers the checkpoint folder of a bundle.
+pub fn origin_path(bundle: &Path) -> std::path::PathBuf {
+    let mut name = bundle.file_name().unwrap_or_default().to_os_string();
+    name.push(ORIGIN_SUFFIX);
+    bundle.with_file_name(name)
+}
+
+fn remember_origin(bundle: &Path, source: &Source) -> Result<(), CliError> {
+    let path = origin_path(bundle);
+    match &source.checkpoint {
+        Some(folder) => {
+            let folder = folder.canonicalize().map_err(|e| CliError::input(folder, e))?;
+            let text = folder.to_string_lossy().into_owned();
+            std::fs::write(&path, text).map_err(|e| CliError::input(path, e))
+        }
+        None => {
+            if path.exists() {
+                std::fs::remove_file(&path).map_err(|e| CliError::input(path, e))?;
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Peak resident memory of this process, from the kernel's accounting.
+fn peak_mib() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find(|l| l.starts_with("VmHWM:"))?;
+    line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib / 1024)
+}
+
+fn summary(args: &cli::Compile, source: &Source, fused: &Fused, start: Instant) {
+    let declared: usize = source.module.calls.iter().map(|c| source.module.bodies[c.body as usize].nodes.len()).sum();
+    let seconds = start.elapsed().as_secs_f64();
+    let peak = peak_mib();
+    let launches: Vec<(u32, usize)> =
+        fused.plan.buckets.iter().map(|b| (b.bucket.rows_max, b.launches.len())).collect();
+    if args.json {
+        let value = json!({
+            "bundle": args.output.display().to_string(),
+            "ops_declared": declared,
+            "kernels": fused.plan.kernels.len(),
+            "launches": launches.iter().map(|(r, n)| json!({"rows": r, "launches": n})).collect::<Vec<_>>(),
+            "seconds": seconds,
+            "peak_mib": peak,
+        });
+        println!("{value}");
+        return;
+    }
+    println!("{} layers, {declared} ops declared, {} kernels", source.model.layers.len(), fused.plan.kernels.len());
+    for (rows, n) in launches {
+        println!("  up to {rows:>2} rows: {n} launches a step");
+    }
+    if let Some(b) = fused.report.buckets.first() {
+        for (class, t) in &b.by_class {
+            println!("    {class:<18} {:>5} launches", t.launches);
+        }
+    }
+    let peak = peak.map_or(String::new(), |m| format!(", {m} MiB at most"));
+    println!("compiled in {seconds:.1} s{peak}: {}", args.output.display());
+}
