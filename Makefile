@@ -11,7 +11,7 @@ export CARGO_LOCKED
 help:
 	@echo 'make demo         install what is missing, build, compile a model, run it, print where the report is'
 	@echo 'make test         what CI runs: formatting, lints, dependencies of the runtime, all tests'
-	@echo 'make test-long    all tests and the long ones (all 2^32 inputs of the functions of P1, ...): hours'
+	@echo 'make test-long    all tests and the long ones (all 2^32 inputs of the functions of P1, ...)'
 	@echo 'make bench-check  build every benchmark and run each one once'
 	@echo 'make setup        install what is missing, no more'
 	@echo 'make clean        remove target/'

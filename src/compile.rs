@@ -21,7 +21,8 @@ use crate::source::{self, Source};
 
 /// Rows of the launch lists.
 const ROWS: [u32; 3] = [1, 4, 16];
-const MAX_CTX: u64 = 32768;
+/// Longest context.
+pub const MAX_CTX: u64 = 32768;
 const MAX_SEQS: u32 = 4;
 const KV_BLOCK: u64 = 64;
 /// Where a bundle says which checkpoint folder it was compiled from: next to it, since bundles hold no host facts.
@@ -98,7 +99,11 @@ fn targets(names: &[String]) -> Result<Vec<&'static Target>, CliError> {
     let mut out: Vec<&'static Target> = Vec::new();
     for name in names {
         let t = target::by_name(name);
-        let t = t.ok_or_else(|| CliError::Usage { rule: "--target", found: name.clone(), needed: format!("one of {}", known()) })?;
+        let t = t.ok_or_else(|| CliError::Usage {
+            rule: "--target",
+            found: name.clone(),
+            needed: format!("one of {}", known()),
+        })?;
         if !out.contains(&t) {
             out.push(t);
         }
@@ -108,7 +113,7 @@ fn targets(names: &[String]) -> Result<Vec<&'static Target>, CliError> {
 }
 
 /// Tokens of one pool of the trunk's pooled keys; 0 if it has none.
-fn pool_size(module: &Module) -> u64 {
+pub fn pool_size(module: &Module) -> u64 {
     let pool = |ty: &unglue_ir::types::StateType| match ty.kind {
         StateKind::Pool { pool, .. } => Some(pool),
         _ => None,
@@ -120,8 +125,7 @@ fn pool_size(module: &Module) -> u64 {
 fn fuse(source: &Source, args: &cli::Compile, bar: &ProgressBar) -> Result<Fused, CliError> {
     let pool = pool_size(&source.module);
     let pools = if pool == 0 { 0 } else { MAX_CTX.div_ceil(pool) };
-    let buckets: Vec<Bucket> =
-        ROWS.iter().map(|&r| Bucket { rows_max: r, seqs_max: r.min(MAX_SEQS), pools }).collect();
+    let buckets: Vec<Bucket> = ROWS.iter().map(|&r| Bucket { rows_max: r, seqs_max: r.min(MAX_SEQS), pools }).collect();
     let strategy = match args.cover {
         cli::Cover::Greedy => Strategy::Greedy,
         cli::Cover::None => Strategy::None,
@@ -181,9 +185,11 @@ fn options(args: &cli::Compile, source: &Source) -> manifest::Options {
 
 /// Activation dtype of a module from text: that of its first computed bf16 or f32 result between bodies.
 fn text_dtype(module: &Module) -> manifest::Mem {
-    let bf16 = module.bodies.iter().flat_map(|b| b.inputs().map(move |(_, v)| b.ty(v))).any(|t| {
-        matches!(t, Type::Tensor(t) if t.dtype() == Some(unglue_ir::types::DType::Bf16))
-    });
+    let bf16 = module
+        .bodies
+        .iter()
+        .flat_map(|b| b.inputs().map(move |(_, v)| b.ty(v)))
+        .any(|t| matches!(t, Type::Tensor(t) if t.dtype() == Some(unglue_ir::types::DType::Bf16)));
     if bf16 { manifest::Mem::Bf16 } else { manifest::Mem::F32 }
 }
 

@@ -3,6 +3,8 @@
 mod cli;
 mod compile;
 mod error;
+mod report;
+mod run;
 mod source;
 
 use std::process::ExitCode;
@@ -15,7 +17,9 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = match &cli.command {
         Command::Compile(args) => compile::run(args),
-        Command::Run(_) | Command::Verify(_) | Command::Report(_) => Ok(()),
+        Command::Report(args) => report::run(args),
+        Command::Run(args) => run::run(args),
+        Command::Verify(_) => Ok(()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rayon::prelude::*;
+use unglue_passes::Exactness;
 use unglue_passes::plan::{Plan, PlannedKernel};
 use unglue_passes::schedule::Bucket;
-use unglue_passes::Exactness;
 use unglue_runtime::manifest;
 
 use super::describe::{self, Facts};
@@ -43,7 +43,12 @@ fn buckets_of(plan: &Plan) -> Vec<Bucket> {
 ///
 /// # Errors
 /// The error of the first kernel, in plan order, that cannot be compiled.
-pub fn compile(plan: &Plan, targets: &[&'static Target], jobs: usize, progress: Progress) -> Result<Vec<Compiled>, CodegenError> {
+pub fn compile(
+    plan: &Plan,
+    targets: &[&'static Target],
+    jobs: usize,
+    progress: Progress,
+) -> Result<Vec<Compiled>, CodegenError> {
     let buckets = buckets_of(plan);
     let done = AtomicUsize::new(0);
     let all = plan.kernels.len();
@@ -132,7 +137,8 @@ pub fn parts(kernels: &[Compiled], targets: &[&'static Target]) -> Result<Vec<un
             }
             continue;
         }
-        let objects: Vec<(String, Vec<u8>)> = kernels.iter().map(|k| (k.entry.name.clone(), k.code[i].clone())).collect();
+        let objects: Vec<(String, Vec<u8>)> =
+            kernels.iter().map(|k| (k.entry.name.clone(), k.code[i].clone())).collect();
         parts.push(unglue_runtime::PartData {
             path: format!("code/{}.so", t.name),
             kind: manifest::PartKind::Code { target: t.name.into(), kernel: None },

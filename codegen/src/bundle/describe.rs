@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use unglue_ir::graph::Graph;
 use unglue_ir::op::Op;
 use unglue_ir::order::Order;
-use unglue_passes::schedule::{GridAxis, Schedule};
 use unglue_ir::types::Dim;
+use unglue_passes::schedule::{GridAxis, Schedule};
 use unglue_runtime::manifest;
 
 use crate::generate::{Generated, Use};
@@ -66,13 +66,18 @@ pub fn orders(g: &Graph) -> Vec<String> {
         | Op::GroupedMatMul { order }
         | Op::DeltaRule { order }
         | Op::IndexScores { order, .. } => Some(order.name()),
-        Op::Attend { order, .. } => {
-            Some(format!("{} (scores), {} (probabilities), {} (values)", order.name(), Order::Lanes.name(), Order::Splits.name()))
-        }
+        Op::Attend { order, .. } => Some(format!(
+            "{} (scores), {} (probabilities), {} (values)",
+            order.name(),
+            Order::Lanes.name(),
+            Order::Splits.name()
+        )),
         _ => None,
     };
     g.ids()
-        .filter_map(|id| order(&g.node(id).op).map(|o| format!("%{} {}: {o}", id.0, unglue_ir::infer::op_name(&g.node(id).op))))
+        .filter_map(|id| {
+            order(&g.node(id).op).map(|o| format!("%{} {}: {o}", id.0, unglue_ir::infer::op_name(&g.node(id).op)))
+        })
         .collect()
 }
 

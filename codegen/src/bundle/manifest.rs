@@ -92,7 +92,8 @@ struct Inputs {
 fn inputs(module: &Module) -> Result<Inputs, CodegenError> {
     let mut out = Inputs { args: vec![], slot_tables: vec![] };
     for input in &module.inputs {
-        let layer = input.name.strip_prefix("layer").and_then(|r| r.strip_suffix(".slots")).and_then(|n| n.parse().ok());
+        let layer =
+            input.name.strip_prefix("layer").and_then(|r| r.strip_suffix(".slots")).and_then(|n| n.parse().ok());
         let arg = match (input.name.as_str(), layer, input.domain) {
             ("ids", ..) => m::Arg::Input(m::StepInput::Ids),
             ("logit_rows", ..) => m::Arg::Input(m::StepInput::LogitRows),
@@ -102,7 +103,10 @@ fn inputs(module: &Module) -> Result<Inputs, CodegenError> {
                 m::Arg::SlotTable(out.slot_tables.len() as u32 - 1)
             }
             (name, ..) => {
-                return Err(refuse("module inputs", format!("`{name}`: a step has ids, logit_rows and layer<i>.slots")));
+                return Err(refuse(
+                    "module inputs",
+                    format!("`{name}`: a step has ids, logit_rows and layer<i>.slots"),
+                ));
             }
         };
         out.args.push(arg);
@@ -184,7 +188,11 @@ fn bucket(plan: &Plan, b: &BucketPlan, kernels: &[Compiled], inputs: &Inputs) ->
 
 fn outputs(plan: &Plan) -> Result<m::Outputs, CodegenError> {
     let find = |name: &str| {
-        plan.taps.iter().find(|t| t.name == name).map(|t| t.buffer).ok_or_else(|| refuse("outputs", format!("no `{name}`")))
+        plan.taps
+            .iter()
+            .find(|t| t.name == name)
+            .map(|t| t.buffer)
+            .ok_or_else(|| refuse("outputs", format!("no `{name}`")))
     };
     let taps = plan
         .taps

@@ -16,7 +16,10 @@ const SLOTS: usize = 6;
 pub fn paging(g: &Graph, bucket: &Bucket, seed: u64) -> Paging {
     let mut pool = 1;
     for id in g.ids() {
-        if let Type::State(StateType { kind: StateKind::Pool { pool: p, .. } | StateKind::Tail { pool: p, .. }, .. }) = g.ty(id) {
+        if let Type::State(StateType {
+            kind: StateKind::Pool { pool: p, .. } | StateKind::Tail { pool: p, .. }, ..
+        }) = g.ty(id)
+        {
             pool = *p as usize;
         }
         if let Op::IndexSelect { pool: p, .. } = g.node(id).op {

@@ -3,7 +3,7 @@
 use unglue_ir::graph::ValueId;
 use unglue_ir::op::Op;
 use unglue_ir::order::Order;
-use unglue_passes::schedule::Staged;
+use unglue_passes::schedule::{Form, Staged};
 
 use super::index::Ix;
 use super::interface::state_leaf;
@@ -17,11 +17,29 @@ struct Head {
     base: Val,
     keys: u64,
     values: u64,
+    parts: u64,
+    chains: u64,
     live: Val,
 }
 
+impl Head {
+    /// Keys that one lane holds.
+    fn own_keys(&self) -> u64 {
+        self.keys.div_ceil(self.parts)
+    }
+
+    /// Chains that one part sums.
+    fn own_chains(&self) -> u64 {
+        self.chains / self.parts
+    }
+}
+
 impl Gen<'_> {
-    pub fn delta_form(&mut self, node: ValueId, heads: u64, keys: u64, values: u64) -> Res<()> {
+    pub fn delta_form(&mut self, node: ValueId, heads: u64) -> Res<()> {
+        let Form::Delta { keys, values, parts, .. } = self.schedule.form else { return self.fault(node, "form") };
+        let Op::DeltaRule { order: Order::Strided(chains) } = self.g.node(node).op else {
+            return self.fault(node, "order");
+        };
         let (head, seq) = (self.b.group(0), self.b.group(1));
         let seqs = self.scalar(StepScalar::Seqs);
         let here = self.b.cmp(Cmp::Lt, seq, seqs);
@@ -35,7 +53,7 @@ impl Gen<'_> {
             let first = s.scaled(slot, heads * keys * values);
             let offset = s.scaled(head, keys * values);
             let base = s.b.bin(Bin::Add, first, offset);
-            let h = Head { state, base, keys, values, live };
+            let h = Head { state, base, keys, values, parts, chains: u64::from(chains), live };
             s.delta_rows(node, &h, (start, end))?;
             let some = s.b.cmp(Cmp::Gt, end, start);
             let doit = s.b.and(live, some);
@@ -43,26 +61,60 @@ impl Gen<'_> {
         })
     }
 
+    /// Waves over the value columns.
+    fn column_waves(&mut self, h: &Head) -> u64 {
+        u64::from(self.b.waves()) / h.parts
+    }
+
     /// Column of this lane.
-    fn column(&mut self, values: u64) -> Ix {
-        let wave = self.b.wave();
+    fn column(&mut self, h: &Head) -> Ix {
+        let waves = self.column_waves(h);
+        let (wave, n) = (self.b.wave(), self.b.i(waves as i64));
+        let wave = self.b.rem(wave, n);
         let lanes = self.b.i(32);
         let base = self.b.mul(wave, lanes);
         let at = Ix::Seq { base, aligned: true };
-        if !values.is_multiple_of(32 * u64::from(self.b.waves())) {
-            self.mask_below(at, values);
+        if !h.values.is_multiple_of(32 * waves) {
+            self.mask_below(at, h.values);
         }
         at
     }
 
+    /// Key number `i` of this wave's part: part p has the chains p * own .. of every round.
+    fn key(&mut self, h: &Head, i: u64) -> Ix {
+        if h.parts == 1 {
+            return Ix::Const(i);
+        }
+        let own = h.own_chains();
+        let start = i / own * h.chains + i % own;
+        let part = self.part(h);
+        let offset = self.b.i(own as i64);
+        let offset = self.b.mul(part, offset);
+        let start = self.b.i(start as i64);
+        Ix::uni(self.b.add(offset, start))
+    }
+
+    fn part(&mut self, h: &Head) -> Val {
+        let waves = self.column_waves(h);
+        let (wave, n) = (self.b.wave(), self.b.i(waves as i64));
+        self.b.div(wave, n)
+    }
+
+    /// First element of a key's row of the head's state.
+    fn key_row(&mut self, h: &Head, i: u64) -> Val {
+        let key = self.key(h, i);
+        let row = key.uniform(&mut self.b).unwrap_or(h.base);
+        let offset = self.scaled(row, h.values);
+        self.b.bin(Bin::Add, h.base, offset)
+    }
+
     fn delta_rows(&mut self, node: ValueId, h: &Head, (start, end): (Val, Val)) -> Res<()> {
         let outer = self.mask;
-        let column = self.column(h.values);
+        let column = self.column(h);
         let zero = self.b.f(0.0);
         let mut init = Vec::new();
-        for k in 0..h.keys {
-            let line = self.b.i64((k * h.values) as i64);
-            let base = self.b.bin(Bin::Add, h.base, line);
+        for i in 0..h.own_keys() {
+            let base = self.key_row(h, i);
             let v = self.load(h.state, Some(base), column);
             init.push(self.b.select(h.live, v, zero));
         }
@@ -88,10 +140,9 @@ impl Gen<'_> {
             Ok(next)
         })?;
         self.when(h.live, |s| {
-            let column = s.column(h.values);
-            for (k, &v) in last.iter().enumerate() {
-                let line = s.b.i64((k as u64 * h.values) as i64);
-                let base = s.b.bin(Bin::Add, h.base, line);
+            let column = s.column(h);
+            for (i, &v) in last.iter().enumerate() {
+                let base = s.key_row(h, i as u64);
                 s.store(h.state, Some(base), column, v);
             }
             Ok(())
@@ -112,64 +163,93 @@ impl Gen<'_> {
     /// One row of the rule: decay, prediction, correction, update, output.
     fn delta_step(&mut self, node: ValueId, h: &Head, state: &[Val]) -> Res<(Val, Vec<Val>)> {
         let n = self.g.node(node);
-        let Op::DeltaRule { order: Order::Strided(chains) } = n.op else { return self.fault(node, "order") };
         let [q, k, v, decay, beta] = [n.args[0], n.args[1], n.args[2], n.args[3], n.args[4]];
         let outer = self.mask;
-        let column = self.column(h.values);
+        let column = self.column(h);
         let head = self.head.map_or(Ix::Const(0), |(_, number)| Ix::uni(number));
-        let zero = self.b.f(0.0);
         let mut decayed = Vec::new();
-        let mut sums = vec![self.b.splat(zero, 1); chains as usize];
+        let mut sums = self.no_sums(h);
         for (i, &s) in state.iter().enumerate() {
-            let at = [head, Ix::Const(i as u64)];
+            let at = [head, self.key(h, i as u64)];
             let (g, key) = (self.eval(decay, &at)?, self.eval(k, &at)?);
             let s = self.b.mul(s, g);
-            let c = i % chains as usize;
+            let c = i % sums.len();
             sums[c] = self.b.fma(key, s, sums[c]);
             decayed.push(s);
         }
-        self.absent_terms(&mut sums, state.len());
-        let predicted = self.strided_total(&sums);
+        let predicted = self.key_total(h, sums, column);
         let (value, beta) = (self.eval(v, &[head, column])?, self.eval(beta, &[head, Ix::Const(0)])?);
         let error = self.b.sub(value, predicted);
         let delta = self.b.mul(error, beta);
-        let mut sums = vec![self.b.splat(zero, 1); chains as usize];
+        let mut sums = self.no_sums(h);
         let mut next = Vec::new();
         for (i, &s) in decayed.iter().enumerate() {
-            let at = [head, Ix::Const(i as u64)];
+            let at = [head, self.key(h, i as u64)];
             let (key, query) = (self.eval(k, &at)?, self.eval(q, &at)?);
             let s = self.b.fma(key, delta, s);
-            let c = i % chains as usize;
+            let c = i % sums.len();
             sums[c] = self.b.fma(query, s, sums[c]);
             next.push(s);
         }
-        self.absent_terms(&mut sums, state.len());
+        let o = self.key_total(h, sums, column);
         self.mask = outer;
-        Ok((self.strided_total(&sums), next))
+        Ok((o, next))
     }
 
-    /// Chains without a term in the last round add +0.
-    fn absent_terms(&mut self, sums: &mut [Val], n: usize) {
+    fn no_sums(&mut self, h: &Head) -> Vec<Val> {
         let zero = self.b.f(0.0);
-        let rest = n % sums.len();
-        if rest > 0 {
-            for s in &mut sums[rest..] {
-                *s = self.b.bin(Bin::Add, *s, zero);
+        vec![self.b.splat(zero, 1); h.own_chains() as usize]
+    }
+
+    /// Sum over all keys, in every lane. Parts meet in workgroup memory: the tree's first step. May hold a barrier.
+    fn key_total(&mut self, h: &Head, mut sums: Vec<Val>, column: Ix) -> Val {
+        if h.parts == 1 {
+            // Chains without a term in the last round add +0.
+            let (zero, rest) = (self.b.f(0.0), h.keys as usize % sums.len());
+            if rest > 0 {
+                for s in &mut sums[rest..] {
+                    *s = self.b.bin(Bin::Add, *s, zero);
+                }
             }
+            return self.strided_total(&sums);
         }
+        let own = h.own_chains();
+        let place = self.b.shared("halves", Mem::F32, h.chains * h.values);
+        let part = self.part(h);
+        let width = self.b.i((own * h.values) as i64);
+        let first = self.b.mul(part, width);
+        for (c, &s) in sums.iter().enumerate() {
+            let line = self.b.i((c as u64 * h.values) as i64);
+            let base = self.b.add(first, line);
+            self.store(place, Some(base), column, s);
+        }
+        self.b.barrier();
+        let all: Vec<Val> = (0..h.chains)
+            .map(|c| {
+                let line = self.b.i((c * h.values) as i64);
+                self.load(place, Some(line), column)
+            })
+            .collect();
+        self.strided_total(&all)
     }
 
     /// The result leaves the lanes through workgroup memory.
     fn keep_result(&mut self, node: ValueId, h: &Head, o: Val) -> Res<()> {
-        let Some(result) = self.g.ids().find(|id| self.g.node(*id).op == Op::Project(0) && self.g.node(*id).args[0] == node)
+        let Some(result) =
+            self.g.ids().find(|id| self.g.node(*id).op == Op::Project(0) && self.g.node(*id).args[0] == node)
         else {
             return Ok(());
         };
         let place = self.shared_array(result, Mem::F32, h.values);
-        let outer = self.mask;
-        let column = self.column(h.values);
-        self.store(place, None, column, o);
-        self.mask = outer;
+        let part = self.part(h);
+        let first = self.is(Cmp::Eq, part, 0);
+        self.when(first, |s| {
+            let outer = s.mask;
+            let column = s.column(h);
+            s.store(place, None, column, o);
+            s.mask = outer;
+            Ok(())
+        })?;
         self.b.barrier();
         self.kept.insert(result, Kept::Shared { place, elements: h.values, by_row: false });
         Ok(())

@@ -142,10 +142,6 @@ impl Gen<'_> {
             }
             Op::Concat { axis } => self.eval_concat(id, *axis, idx),
             Op::Reduce { kind, axis, .. } => self.eval_small_reduce(id, *kind, *axis, idx),
-            Op::Repeat { .. } => {
-                self.keep_repeat(id)?;
-                self.eval(id, idx)
-            }
             Op::GatherLast => {
                 let at = self.eval(args[1], idx)?;
                 let ix = match self.b.ty(at) {
@@ -192,7 +188,10 @@ impl Gen<'_> {
         let core = |d: &[u64]| d.iter().copied().filter(|n| *n != 1).collect::<Vec<_>>();
         if core(to) == core(from) {
             let mut kept = to.iter().zip(idx).filter(|(n, _)| **n != 1).map(|(_, i)| *i);
-            return from.iter().map(|n| if *n == 1 { Ix::Const(0) } else { kept.next().unwrap_or(Ix::Const(0)) }).collect();
+            return from
+                .iter()
+                .map(|n| if *n == 1 { Ix::Const(0) } else { kept.next().unwrap_or(Ix::Const(0)) })
+                .collect();
         }
         let flat = flatten(to, idx, &mut self.b);
         unflatten(from, flat, &mut self.b)

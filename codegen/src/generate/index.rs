@@ -8,9 +8,15 @@ use crate::kp::{Addr, Bin, Elem, LANES, Ty, Val};
 pub enum Ix {
     Const(u64),
     /// Uniform i32; `aligned`: known to be a multiple of 32.
-    Uni { val: Val, aligned: bool },
+    Uni {
+        val: Val,
+        aligned: bool,
+    },
     /// `base + lane`.
-    Seq { base: Val, aligned: bool },
+    Seq {
+        base: Val,
+        aligned: bool,
+    },
     Lane(Val),
 }
 

@@ -145,7 +145,8 @@ fn writes(g: &Graph, state: ValueId) -> bool {
     let mut versions = vec![state];
     for id in g.ids() {
         let n = g.node(id);
-        let makes = matches!(n.op, Op::ConvUpdate | Op::TailUpdate | Op::TokenWrite | Op::PoolWrite | Op::DeltaRule { .. });
+        let makes =
+            matches!(n.op, Op::ConvUpdate | Op::TailUpdate | Op::TokenWrite | Op::PoolWrite | Op::DeltaRule { .. });
         if makes && n.args.iter().any(|a| versions.contains(a)) {
             versions.push(id);
         }

@@ -98,7 +98,7 @@ pub fn generate(name: &str, g: &Graph, schedule: &Schedule, bucket: Bucket) -> R
     match &schedule.form {
         Form::Row { rows } => generator.row_form(*rows)?,
         Form::Skinny(s) => generator.skinny_form(s)?,
-        Form::Delta { node, heads, keys, values } => generator.delta_form(*node, *heads, *keys, *values)?,
+        Form::Delta { node, heads, .. } => generator.delta_form(*node, *heads)?,
         Form::Attend { node, heads, width } => generator.attend_form(*node, *heads, *width)?,
         Form::Scores { node } => generator.scores_form(*node)?,
         Form::Select { node } => generator.select_form(*node)?,

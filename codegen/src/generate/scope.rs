@@ -9,7 +9,7 @@ use unglue_passes::schedule::{Place as Keep, Staged};
 
 use super::index::{Ix, unflatten};
 use super::{Gen, Kept, Res};
-use crate::kp::{Addr, Bound, Mem, Place, Val};
+use crate::kp::{Addr, Bound, Mem, Place};
 
 impl<'a> Gen<'a> {
     /// Forms the kept values of the current row. `rows`: rows that workgroup memory holds at a time.
@@ -132,46 +132,110 @@ impl<'a> Gen<'a> {
         Ok(())
     }
 
-    /// A repeat runs on registers: its body is evaluated element by element inside a loop.
+    /// A repeat runs in workgroup memory, one element a lane: registers hold one element, not all of them. Collective.
     pub fn keep_repeat(&mut self, id: ValueId) -> Res<()> {
         let g: &'a Graph = self.g;
         let node = g.node(id);
         let Op::Repeat { body, count } = node.op else { return self.fault(id, "not a repeat") };
         let body = &g.bodies[body as usize];
-        let mut operands = Vec::new();
-        for &arg in &node.args {
-            operands.push(self.registers_of(arg)?);
+        let mut kept = HashMap::new();
+        for (&arg, (_, input)) in node.args.iter().zip(body.inputs()) {
+            let n = self.elements(arg)?;
+            let place = self.shared_array(arg, Mem::F32, n);
+            self.lane_elements(arg, |s, idx, at| {
+                let v = s.eval(arg, &idx)?;
+                s.store(place, None, at, v);
+                Ok(())
+            })?;
+            kept.insert(input, Kept::Shared { place, elements: n, by_row: false });
         }
-        let inputs: Vec<ValueId> = body.inputs().map(|(_, v)| v).collect();
-        let result = body.outputs[0].1;
+        self.b.barrier();
+        let Some(carried) = body.inputs().next().map(|(_, v)| v) else { return self.fault(id, "nothing carried") };
+        let result = kept.get(&carried).cloned();
+        let places = self.body_places(body)?;
         let (zero, end) = (self.b.i(0), self.b.i(i64::from(count)));
-        let first = operands[0].clone();
-        let out = self.looped((zero, end, 1), &first, |s, _, carried| {
-            let mut kept = HashMap::new();
-            for (i, &v) in inputs.iter().enumerate() {
-                let regs = if i == 0 { carried.to_vec() } else { operands[i].clone() };
-                kept.insert(v, Kept::Regs(regs));
-            }
-            s.in_body(body, kept, |s| s.registers_of(result))
+        self.looped((zero, end, 1), &[], |s, _, _| {
+            s.in_body(body, kept, |s| s.repeat_round(carried, &places))?;
+            Ok(vec![])
         })?;
-        self.kept.insert(id, Kept::Regs(out));
+        if let Some(result) = result {
+            self.kept.insert(id, result);
+        }
         Ok(())
     }
 
-    /// All elements of a small value as uniforms.
-    fn registers_of(&mut self, id: ValueId) -> Res<Vec<Val>> {
-        let n = self.elements(id)?;
-        let mut regs = Vec::new();
-        for i in 0..n {
-            let dims = self.dims(id)?;
-            let idx = unflatten(&dims, Ix::Const(i), &mut self.b);
-            regs.push(self.eval(id, &idx)?);
+    /// Values of a repeat body that a reduction reads: formed once, not once for each element of the reduction.
+    fn body_places(&mut self, body: &'a Graph) -> Res<Vec<(ValueId, Place, u64)>> {
+        let mut out: Vec<(ValueId, Place, u64)> = Vec::new();
+        for id in body.ids() {
+            let Op::Reduce { .. } = body.node(id).op else { continue };
+            let arg = body.node(id).args[0];
+            let leaf = unglue_passes::schedule::is_leaf(&body.node(arg).op);
+            if leaf || out.iter().any(|(v, ..)| *v == arg) {
+                continue;
+            }
+            let n = self.in_body(body, HashMap::new(), |s| s.elements(arg))?;
+            let place = self.shared_array(arg, Mem::F32, n);
+            out.push((arg, place, n));
         }
-        Ok(regs)
+        Ok(out)
+    }
+
+    /// One round: kept values in order, then the carried value's next version in its own place.
+    fn repeat_round(&mut self, carried: ValueId, places: &[(ValueId, Place, u64)]) -> Res<()> {
+        for &(id, place, elements) in places {
+            self.lane_elements(id, |s, idx, at| {
+                let v = s.eval(id, &idx)?;
+                s.store(place, None, at, v);
+                Ok(())
+            })?;
+            self.b.barrier();
+            self.kept.insert(id, Kept::Shared { place, elements, by_row: false });
+            self.memo.iter_mut().for_each(HashMap::clear);
+        }
+        let Some(Kept::Shared { place, .. }) = self.kept.get(&carried).cloned() else {
+            return self.fault(carried, "the carried value has no place");
+        };
+        let result = self.g.outputs[0].1;
+        let outer = self.mask;
+        let (idx, at) = self.own_element(result)?;
+        let v = self.eval(result, &idx)?;
+        self.b.barrier();
+        self.store(place, None, at, v);
+        self.mask = outer;
+        self.b.barrier();
+        Ok(())
+    }
+
+    /// This lane's element of a small value; lanes beyond it are masked.
+    fn own_element(&mut self, id: ValueId) -> Res<(Vec<Ix>, Ix)> {
+        let n = self.elements(id)?;
+        let (wave, lanes) = (self.b.wave(), self.b.i(32));
+        let base = self.b.mul(wave, lanes);
+        let at = Ix::Seq { base, aligned: true };
+        self.mask_below(at, n);
+        let dims = self.dims(id)?;
+        Ok((unflatten(&dims, at, &mut self.b), at))
+    }
+
+    /// Runs `f` for this lane's element, without a loop.
+    fn lane_elements(&mut self, id: ValueId, f: impl FnOnce(&mut Self, Vec<Ix>, Ix) -> Res<()>) -> Res<()> {
+        let outer = self.mask;
+        self.memo.push(HashMap::new());
+        let (idx, at) = self.own_element(id)?;
+        let out = f(self, idx, at);
+        self.memo.pop();
+        self.mask = outer;
+        out
     }
 
     /// Evaluates values of a repeat body: another graph with its own kept values.
-    fn in_body<T>(&mut self, body: &'a Graph, kept: HashMap<ValueId, Kept>, f: impl FnOnce(&mut Self) -> Res<T>) -> Res<T> {
+    fn in_body<T>(
+        &mut self,
+        body: &'a Graph,
+        kept: HashMap<ValueId, Kept>,
+        f: impl FnOnce(&mut Self) -> Res<T>,
+    ) -> Res<T> {
         let (g, outer) = (self.g, std::mem::replace(&mut self.kept, kept));
         let memo = std::mem::replace(&mut self.memo, vec![HashMap::new()]);
         self.g = body;

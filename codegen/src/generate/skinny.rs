@@ -165,7 +165,14 @@ impl Gen<'_> {
     }
 
     /// The sums of one anchor (and choice): for each unrolled row a lane value, output n0 + l in lane l.
-    fn anchor_sums(&mut self, s: &Skinny, segment: &Segment, span: &Span, anchor: ValueId, j: Option<u64>) -> Res<Vec<Val>> {
+    fn anchor_sums(
+        &mut self,
+        s: &Skinny,
+        segment: &Segment,
+        span: &Span,
+        anchor: ValueId,
+        j: Option<u64>,
+    ) -> Res<Vec<Val>> {
         match self.g.node(anchor).op {
             Op::Reduce { axis, .. } => self.row_sums(span, anchor, axis),
             Op::BatchMatMul { transposed: true, order: Order::Strided(chains) } => {
@@ -329,7 +336,9 @@ impl Gen<'_> {
         let mut acc = init;
         if full > 0 {
             let (start, end) = (self.b.i(0), self.b.i(full as i64));
-            acc = self.looped((start, end, CHUNK as i64), &acc, |g, c, acc| Ok(g.chunk(lines, weight_row, c, Bound::All, acc)))?;
+            acc = self.looped((start, end, CHUNK as i64), &acc, |g, c, acc| {
+                Ok(g.chunk(lines, weight_row, c, Bound::All, acc))
+            })?;
         }
         if full < lines.k {
             let c = self.b.i(full as i64);
@@ -403,7 +412,16 @@ impl Gen<'_> {
     }
 
     #[allow(clippy::too_many_arguments, reason = "the innermost step of one template")]
-    fn strided_step(&mut self, segment: &Segment, span: &Span, lines: &Lines, k: Val, c: usize, chains: usize, acc: &mut [Val]) {
+    fn strided_step(
+        &mut self,
+        segment: &Segment,
+        span: &Span,
+        lines: &Lines,
+        k: Val,
+        c: usize,
+        chains: usize,
+        acc: &mut [Val],
+    ) {
         let line = self.b.i(segment.n as i64);
         let offset = self.b.mul(k, line);
         let base = match lines.weight_base {

@@ -195,7 +195,9 @@ impl Gen<'_> {
         match self.g.node(id).op {
             Op::TokenWrite => self.write_paged(id, args[0], 1),
             Op::PoolWrite => {
-                let StateKind::Pool { pool, .. } = *self.state_kind(args[1])? else { return self.fault(id, "not a pool") };
+                let StateKind::Pool { pool, .. } = *self.state_kind(args[1])? else {
+                    return self.fault(id, "not a pool");
+                };
                 self.write_paged(id, args[0], pool)
             }
             Op::TailUpdate => self.write_tail(id, &args),
@@ -273,7 +275,9 @@ impl Gen<'_> {
     /// before it is replaced.
     pub fn shift_window(&mut self, id: ValueId, start: Val, end: Val, slot: Val, at: Ix) -> Res<()> {
         let (x, old) = (self.g.node(id).args[0], self.g.node(id).args[1]);
-        let StateKind::Slot { shape } = self.state_kind(old)?.clone() else { return self.fault(id, "not a slot state") };
+        let StateKind::Slot { shape } = self.state_kind(old)?.clone() else {
+            return self.fault(id, "not a slot state");
+        };
         let (lines, width) = (shape[0], shape[1]);
         let (_, state) = self.state_place(id)?;
         let count = self.b.sub(end, start);

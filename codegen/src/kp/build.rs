@@ -19,8 +19,7 @@ pub struct Builder {
 impl Builder {
     #[must_use]
     pub fn new(name: &str, waves: u32) -> Self {
-        let program =
-            Program { name: name.into(), waves, params: vec![], shared: vec![], types: vec![], body: vec![] };
+        let program = Program { name: name.into(), waves, params: vec![], shared: vec![], types: vec![], body: vec![] };
         Builder { program, blocks: vec![vec![]], known: vec![HashMap::new()] }
     }
 

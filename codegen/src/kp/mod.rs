@@ -227,7 +227,12 @@ pub enum Expr {
     /// One-component lane values -> a lane value of as many components (2, 4 or 8).
     Pack(Vec<Val>),
     /// `vec` is the result's components; 1 and ignored for `Addr::Uniform`.
-    Load { from: Place, addr: Addr, bound: Bound, vec: u8 },
+    Load {
+        from: Place,
+        addr: Addr,
+        bound: Bound,
+        vec: u8,
+    },
     /// One-component lane value (f32, i32) -> the same from lane ^ mask, mask in 1..32.
     XorLane(Val, u8),
     /// One-component lane value (f32, i32) -> uniform.
@@ -244,10 +249,20 @@ pub enum Expr {
 pub enum Stmt {
     Let(Val, Expr),
     /// `Addr::Uniform` stores one uniform value (one lane of the wave does it; every wave that executes it stores).
-    Store { to: Place, addr: Addr, bound: Bound, value: Val },
+    Store {
+        to: Place,
+        addr: Addr,
+        bound: Bound,
+        value: Val,
+    },
     /// All waves of the workgroup wait; shared memory and the workgroup's own global writes become visible to it.
     Barrier,
-    If { cond: Val, then: Vec<Stmt>, otherwise: Vec<Stmt>, results: Vec<IfResult> },
+    If {
+        cond: Val,
+        then: Vec<Stmt>,
+        otherwise: Vec<Stmt>,
+        results: Vec<IfResult>,
+    },
     For(For),
 }
 

@@ -30,6 +30,8 @@ pub(crate) trait Backend {
     fn barrier(&mut self, e: &mut Emit<'_>);
     /// Called after each definition.
     fn defined(&mut self, e: &mut Emit<'_>, val: Val) -> Result<()>;
+    /// Metadata of the next loop's back edge, with its comma; empty for none.
+    fn loop_hint(&mut self, e: &mut Emit<'_>, f: &For) -> String;
 }
 
 /// A function being lowered: the text so far and the operand of each value.
@@ -185,7 +187,8 @@ impl<'p> Emit<'p> {
         self.stmts(b, &f.body)?;
         let next = self.ir.inst(format_args!("add i32 {index}, {step}"));
         let latch = self.ir.block().to_owned();
-        self.ir.br(&head);
+        let hint = b.loop_hint(self, f);
+        self.ir.br(&format!("{head}{hint}"));
         self.ir.fill(index_phi, format_args!("{index} = phi i32 [ {start}, %{entry} ], [ {next}, %{latch} ]"));
         for (place, init, c) in &phis {
             let (ty, next) = (self.ty(c.param)?, self.op(c.next)?);

@@ -8,7 +8,7 @@ use super::ir::{Lty, i32_vector};
 use super::pure::min_max;
 use super::walk::{Backend, Emit, LoadAt, Result, StoreAt, elem_name};
 use super::{x86_mem, x86_waves};
-use crate::kp::{self, Expr, LANES, Param, Program, Reduce, Val};
+use crate::kp::{self, Expr, For, LANES, Param, Program, Reduce, Val};
 
 /// State of one lowering.
 pub(crate) struct X86 {
@@ -112,6 +112,10 @@ impl Backend for X86 {
 
     /// Waves run one after the other between barriers; a single wave needs none.
     fn barrier(&mut self, _: &mut Emit<'_>) {}
+
+    fn loop_hint(&mut self, _: &mut Emit<'_>, _: &For) -> String {
+        String::new()
+    }
 
     fn defined(&mut self, e: &mut Emit<'_>, val: Val) -> Result<()> {
         x86_waves::keep(self, e, val)

@@ -102,7 +102,10 @@ fn convolution_and_delta_rule() {
     all_buckets("conv", &bodies::conv(3 * 64, 4), 0);
     all_buckets("conv_update", &bodies::conv_update(3 * 64, 4), 0);
     all_buckets("delta", &bodies::delta(2, 32, 32), 0);
+    run("delta_parts", &bodies::delta(1, 128, 64), 16, 0);
+    run("delta_real", &bodies::delta(1, 128, 128), 4, 0);
     all_buckets("delta_uneven", &bodies::delta(3, 20, 40), 0);
+    run("kda_real", &bodies::conv_delta_norm(2, 128), 4, 0);
     all_buckets("kda", &bodies::conv_delta_norm(2, 32), 0);
 }
 

@@ -4,23 +4,28 @@ use std::collections::BTreeSet;
 
 use unglue_ir::graph::{Graph, ValueId};
 use unglue_ir::op::Op;
+use unglue_ir::order::Order;
 use unglue_ir::types::Dim;
 
 use super::stage::{self, Scope};
 use super::{Bucket, Form, Obstacle, Schedule, is_leaf, strip_reshapes};
 
-/// Key rows of the state that one lane holds in registers.
-const KEYS_MAX: u64 = 128;
-/// One wave for each 32 value columns.
-const VALUES_MAX: u64 = 256;
+/// Key rows of the state that one lane holds in registers: 128 spill on gfx1201 (49 of 256 VGPRs, measured with LLVM 22).
+const KEYS_MAX: u64 = 64;
+/// Waves of a workgroup: one for each 32 value columns, and for each part of the keys.
+const WAVES_MAX: u64 = 8;
 
 pub fn schedule(g: &Graph, node: ValueId, bucket: &Bucket) -> Result<Schedule, Obstacle> {
     let args = &g.node(node).args;
-    let dims = |id: ValueId| g.ty(id).tensor().map(|t| t.shape.iter().map(|d| d.fixed().unwrap_or(0)).collect::<Vec<_>>());
+    let dims =
+        |id: ValueId| g.ty(id).tensor().map(|t| t.shape.iter().map(|d| d.fixed().unwrap_or(0)).collect::<Vec<_>>());
     let (Some(q), Some(v)) = (dims(args[0]), dims(args[2])) else { return Err(Obstacle::new("delta", "no tensors")) };
     let (heads, keys, values) = (q[1], q[2], v[2]);
-    if keys > KEYS_MAX || values > VALUES_MAX {
-        return Err(Obstacle::new("delta-size", format!("state {keys}x{values} of at most {KEYS_MAX}x{VALUES_MAX}")));
+    let parts = parts(g, node, keys)?;
+    let column_waves = values.div_ceil(32).next_power_of_two();
+    if column_waves * parts > WAVES_MAX {
+        let found = format!("state {keys}x{values} takes {} waves of {WAVES_MAX}", column_waves * parts);
+        return Err(Obstacle::new("delta-size", found));
     }
     let nodes: BTreeSet<ValueId> = g.ids().filter(|id| *id != node).collect();
     check_nodes(g, node, heads)?;
@@ -28,8 +33,22 @@ pub fn schedule(g: &Graph, node: ValueId, bucket: &Bucket) -> Result<Schedule, O
     let o = g.ids().find(|id| g.node(*id).op == Op::Project(0) && g.node(*id).args[0] == node);
     wanted.extend(o);
     let staged = stage::plan(g, &nodes, &Scope { bucket, heads: Some(heads), wanted: &wanted, rows: 1 })?;
-    let waves = values.div_ceil(32).next_power_of_two().min(8) as u32;
-    Ok(Schedule { form: Form::Delta { node, heads, keys, values }, waves, staged })
+    let waves = (column_waves * parts) as u32;
+    Ok(Schedule { form: Form::Delta { node, heads, keys, values, parts }, waves, staged })
+}
+
+/// Parts into which the keys are dealt, half of the order's chains each: the first step of its tree adds the halves.
+fn parts(g: &Graph, node: ValueId, keys: u64) -> Result<u64, Obstacle> {
+    let Op::DeltaRule { order: Order::Strided(chains) } = g.node(node).op else {
+        return Err(Obstacle::new("delta-order", "the rule's sums are not strided"));
+    };
+    if keys <= KEYS_MAX {
+        return Ok(1);
+    }
+    if keys <= 2 * KEYS_MAX && chains >= 2 && keys.is_multiple_of(u64::from(chains)) {
+        return Ok(2);
+    }
+    Err(Obstacle::new("delta-size", format!("{keys} keys in {chains} chains, at most {} in two parts", 2 * KEYS_MAX)))
 }
 
 /// Values of a head are formed by its own workgroup: outputs and reductions have the head axis.
@@ -67,19 +86,21 @@ fn check_channels(g: &Graph, delta: ValueId, state: ValueId) -> Result<(), Obsta
     let segment = q[1].fixed().unwrap_or(1) * q[2].fixed().unwrap_or(1);
     let users = g.users();
     let conv = users[state.index()].iter().copied().find(|u| g.node(*u).op == Op::CausalConv);
-    let Some(conv) = conv else { return Err(Obstacle::new("conv-update", "the update stands without its convolution")) };
+    let Some(conv) = conv else {
+        return Err(Obstacle::new("conv-update", "the update stands without its convolution"));
+    };
     let mut todo = vec![conv];
     while let Some(id) = todo.pop() {
         for &u in &users[id.index()] {
             match g.node(u).op {
-                Op::Slice { axis: 1, start, len } if start % segment == 0 && len == segment => {}
+                Op::Slice { axis: 1, start, len } if start.is_multiple_of(segment) && len == segment => {}
                 Op::Unary(_) | Op::Binary(_) | Op::Cast(_) => todo.push(u),
                 _ => return Err(Obstacle::new("conv-channels", format!("%{} mixes channels of several heads", u.0))),
             }
         }
     }
     let channels = g.ty(conv).tensor().and_then(|t| t.shape[1].fixed()).unwrap_or(0);
-    if channels % segment != 0 {
+    if !channels.is_multiple_of(segment) {
         return Err(Obstacle::new("conv-channels", format!("{channels} channels, segments of {segment}")));
     }
     Ok(())

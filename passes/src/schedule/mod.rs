@@ -41,12 +41,29 @@ pub const SKINNY_WAVES: u32 = 4;
 /// The anchor of a kernel and what follows from it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Form {
-    Row { rows: Dim },
+    Row {
+        rows: Dim,
+    },
     Skinny(Skinny),
-    Delta { node: ValueId, heads: u64, keys: u64, values: u64 },
-    Attend { node: ValueId, heads: u64, width: u64 },
-    Scores { node: ValueId },
-    Select { node: ValueId },
+    /// `parts`: sets of waves that share a head's keys.
+    Delta {
+        node: ValueId,
+        heads: u64,
+        keys: u64,
+        values: u64,
+        parts: u64,
+    },
+    Attend {
+        node: ValueId,
+        heads: u64,
+        width: u64,
+    },
+    Scores {
+        node: ValueId,
+    },
+    Select {
+        node: ValueId,
+    },
 }
 
 /// How a kernel runs: data for the generator, the cost model and the manifest.
@@ -133,10 +150,7 @@ fn special(op: &Op) -> bool {
 fn check_common(g: &Graph) -> Result<(), Obstacle> {
     for id in g.ids() {
         let node = g.node(id);
-        let row_mixing = match node.op {
-            Op::CausalConv | Op::ConvUpdate | Op::PoolWindow { .. } | Op::GatherRows => true,
-            _ => false,
-        };
+        let row_mixing = matches!(node.op, Op::CausalConv | Op::ConvUpdate | Op::PoolWindow { .. } | Op::GatherRows);
         if row_mixing && !matches!(g.node(strip_reshapes(g, node.args[0])).op, Op::Input { .. }) {
             return Err(Obstacle::new("rows-mix", format!("%{} reads rows that other workgroups form", id.0)));
         }
@@ -158,7 +172,8 @@ fn attend(g: &Graph, node: ValueId) -> Result<Schedule, Obstacle> {
     for id in g.ids() {
         let n = g.node(id);
         let ok = id == node || is_leaf(&n.op) || matches!(n.op, Op::Reshape(_)) || {
-            matches!(n.op, Op::Cast(_) | Op::Unary(_) | Op::Binary(_)) && g.ty(id).tensor().map(|t| &t.shape) == g.ty(node).tensor().map(|t| &t.shape)
+            matches!(n.op, Op::Cast(_) | Op::Unary(_) | Op::Binary(_))
+                && g.ty(id).tensor().map(|t| &t.shape) == g.ty(node).tensor().map(|t| &t.shape)
         };
         if !ok {
             return Err(Obstacle::new("attend-epilogue", format!("%{} is not pointwise on the context", id.0)));
@@ -186,7 +201,9 @@ impl Schedule {
         let form = match &self.form {
             Form::Row { rows } => format!("row per workgroup over {rows}"),
             Form::Skinny(s) => s.describe(),
-            Form::Delta { heads, keys, values, .. } => format!("delta rule, {heads} heads of {keys}x{values}"),
+            Form::Delta { heads, keys, values, parts, .. } => {
+                format!("delta rule, {heads} heads of {keys}x{values}, keys in {parts} parts")
+            }
             Form::Attend { heads, width, .. } => format!("attend, {heads} heads of width {width}, splits of 64 rows"),
             Form::Scores { .. } => "scores, one pool a lane".into(),
             Form::Select { .. } => "select, one row a workgroup".into(),

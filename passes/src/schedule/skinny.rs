@@ -9,7 +9,7 @@ use unglue_ir::graph::{Graph, ValueId};
 use unglue_ir::op::Op;
 use unglue_ir::types::Dim;
 
-use super::stage::{self, Place, Scope, is_wide_max, is_wide_sum};
+use super::stage::{self, Scope, is_wide_max, is_wide_sum};
 use super::{Bucket, Form, GridAxis, Obstacle, SKINNY_WAVES, Schedule, is_leaf, row, strip_reshapes};
 
 /// Waves that fill the first target's 64 compute units with eight waves each.
@@ -123,7 +123,9 @@ fn prologue(g: &Graph, contractions: &[ValueId]) -> Result<BTreeSet<ValueId>, Ob
     // Outputs that no contraction leads to are formed beside the operands, if there are any.
     if !operands.is_empty() {
         let apart = |v: &ValueId| ancestors(g, [*v]).iter().all(|id| !contractions.contains(id));
-        operands.extend(g.outputs.iter().map(|(_, v)| strip_reshapes(g, *v)).filter(|v| g.ty(*v).tensor().is_some() && apart(v)));
+        operands.extend(
+            g.outputs.iter().map(|(_, v)| strip_reshapes(g, *v)).filter(|v| g.ty(*v).tensor().is_some() && apart(v)),
+        );
     }
     let all = ancestors(g, operands);
     if let Some(c) = contractions.iter().find(|c| all.contains(c)) {
@@ -177,8 +179,7 @@ fn epilogue_labels(g: &Graph, id: ValueId, known: &[(&ValueId, Vec<Label>)]) -> 
         Op::Binary(_) => {
             let mut merged = vec![Label::One; out.len()];
             for (i, slot) in merged.iter_mut().enumerate() {
-                let here: BTreeSet<Label> =
-                    known.iter().map(|(_, l)| l[i]).filter(|l| *l != Label::One).collect();
+                let here: BTreeSet<Label> = known.iter().map(|(_, l)| l[i]).filter(|l| *l != Label::One).collect();
                 *slot = match here.len() {
                     0 if out[i].is_one() => Label::One,
                     0 => Label::Small,
@@ -230,7 +231,7 @@ fn check_nodes(
         if g.ty(id).tensor().is_none() {
             return Err(Obstacle::new("skinny-state", format!("%{} writes state", id.0)));
         }
-        let collective = matches!(node.op, Op::TopK { .. }) || is_wide_max(g, id);
+        let collective = matches!(node.op, Op::TopK { .. } | Op::Repeat { .. }) || is_wide_max(g, id);
         if collective && !prologue.contains(&id) {
             return Err(Obstacle::new("epilogue-collective", format!("%{} needs a whole row", id.0)));
         }
@@ -280,7 +281,8 @@ fn segments(
     let mut list = Vec::new();
     for root in roots {
         let members: Vec<ValueId> = anchors.iter().copied().filter(|a| group[a] == root).collect();
-        let outputs: Vec<usize> = (0..of_output.len()).filter(|i| of_output[*i].is_some_and(|a| group[&a] == root)).collect();
+        let outputs: Vec<usize> =
+            (0..of_output.len()).filter(|i| of_output[*i].is_some_and(|a| group[&a] == root)).collect();
         list.push(segment(g, members, outputs, labels)?);
     }
     let side = (0..of_output.len()).filter(|i| of_output[*i].is_none()).collect();
@@ -313,17 +315,19 @@ fn segment(
     }
     for &o in &outputs {
         let v = strip_reshapes(g, g.outputs[o].1);
-        let small: u64 = labels[&v].iter().zip(g.ty(v).tensor().map(|t| t.shape.clone()).unwrap_or_default())
-            .filter(|(l, _)| **l == Label::Small).map(|(_, d)| d.fixed().unwrap_or(u64::MAX)).fold(1, u64::saturating_mul);
+        let small: u64 = labels[&v]
+            .iter()
+            .zip(g.ty(v).tensor().map(|t| t.shape.clone()).unwrap_or_default())
+            .filter(|(l, _)| **l == Label::Small)
+            .map(|(_, d)| d.fixed().unwrap_or(u64::MAX))
+            .fold(1, u64::saturating_mul);
         if small > UNROLL_MAX {
             return Err(Obstacle::new("epilogue-size", format!("{small} elements for each contraction output")));
         }
     }
     let cone = ancestors(g, outputs.iter().map(|o| g.outputs[*o].1));
     let sums_choices = cone.iter().any(|id| match g.node(*id).op {
-        Op::Reduce { axis, .. } => {
-            labels.get(&g.node(*id).args[0]).is_some_and(|l| l[axis as usize] == Label::Choice)
-        }
+        Op::Reduce { axis, .. } => labels.get(&g.node(*id).args[0]).is_some_and(|l| l[axis as usize] == Label::Choice),
         _ => false,
     });
     let k = anchors.iter().find_map(|a| choices(g, *a));
@@ -380,18 +384,19 @@ fn stage_prologue(
         .map(|a| strip_reshapes(g, g.node(*a).args[0]))
         .filter(|x| prologue.contains(x))
         .collect();
-    let staged = stage::plan(g, &side, &Scope { bucket, heads: None, wanted: &wanted, rows })?;
-    let kept: BTreeSet<ValueId> = staged.iter().map(|s| s.node).collect();
-    let behind: BTreeSet<ValueId> = ancestors(g, labels.keys().copied()).into_iter().filter(|id| kept.contains(id) && !wanted.contains(id)).collect();
-    let direct = behind.iter().filter(|id| !labels.contains_key(id) && needed_behind(g, **id, labels, &kept));
-    for id in direct {
-        let collective = staged.iter().any(|s| s.node == *id && matches!(s.place, Place::Shared { .. })) || is_wide_sum(&g.node(*id).op);
-        if rows > 1 && collective {
+    let mut staged = stage::plan(g, &side, &Scope { bucket, heads: None, wanted: &wanted, rows })?;
+    if rows > 1 {
+        // With several rows only what the prologue forms is kept; other glue is formed where the epilogue needs it.
+        staged.retain(|s| prologue.contains(&s.node));
+        let kept: BTreeSet<ValueId> = staged.iter().map(|s| s.node).collect();
+        let one_row = |id: &ValueId| {
+            is_wide_sum(&g.node(*id).op)
+                || is_wide_max(g, *id)
+                || matches!(g.node(*id).op, Op::TopK { .. } | Op::Repeat { .. })
+        };
+        if let Some(id) = kept.iter().find(|id| one_row(id) && needed_behind(g, **id, labels, &kept)) {
             return Err(Obstacle::new("rows-kept", format!("%{} is kept for one row at a time", id.0)));
         }
-    }
-    if rows > 1 && prologue.is_empty() && staged.iter().any(|s| matches!(s.place, Place::Shared { .. })) {
-        return Err(Obstacle::new("rows-kept", "an epilogue operand needs a whole row"));
     }
     Ok(staged)
 }
@@ -399,7 +404,8 @@ fn stage_prologue(
 /// True if an epilogue value reads `id` directly or through inline values.
 fn needed_behind(g: &Graph, id: ValueId, labels: &BTreeMap<ValueId, Vec<Label>>, kept: &BTreeSet<ValueId>) -> bool {
     g.users()[id.index()].iter().any(|u| {
-        labels.contains_key(u) && !is_contraction(&g.node(*u).op) || (!kept.contains(u) && needed_behind(g, *u, labels, kept))
+        labels.contains_key(u) && !is_contraction(&g.node(*u).op)
+            || (!kept.contains(u) && needed_behind(g, *u, labels, kept))
     })
 }
 

@@ -9,8 +9,8 @@ use unglue_ir::types::{DType, Dim};
 
 use super::{Bucket, Obstacle, SHARED_BUDGET, is_leaf, is_view, row_elements};
 
-/// Most elements of a row value that may live in registers.
-pub const REGISTER_ELEMENTS: u64 = 64;
+/// Most elements that a repeat carries: one a lane of the smallest workgroup that takes one.
+pub const REPEAT_ELEMENTS: u64 = 64;
 /// Small values up to this size are formed once, before the loops that use them.
 const HOIST_ELEMENTS: u64 = 32;
 /// Values below this size are not worth workgroup memory.
@@ -20,7 +20,7 @@ const SHARE_COST: u64 = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Place {
-    /// One uniform register an element.
+    /// One uniform register: single elements only.
     Registers,
     /// Workgroup memory, `bytes` an element.
     Shared { bytes: u8 },
@@ -66,6 +66,12 @@ fn scope_elements(g: &Graph, id: ValueId, scope: &Scope) -> u64 {
     }
 }
 
+/// In a head scope, values without a head axis are formed inline: a whole row is not one head's business.
+fn of_scope(g: &Graph, id: ValueId, scope: &Scope) -> bool {
+    let Some(h) = scope.heads else { return true };
+    g.ty(id).tensor().is_some_and(|t| t.rank() == 3 && t.shape[1] == Dim::Fixed(h))
+}
+
 fn shared_place(g: &Graph, id: ValueId) -> Place {
     let narrow = g.ty(id).tensor().and_then(|t| t.dtype()).is_some_and(|d| matches!(d, DType::Bf16 | DType::F16));
     Place::Shared { bytes: if narrow { 2 } else { 4 } }
@@ -85,10 +91,19 @@ pub fn plan(g: &Graph, nodes: &BTreeSet<ValueId>, scope: &Scope) -> Result<Vec<S
             continue;
         }
         let elements = scope_elements(g, id, scope);
+        if !of_scope(g, id, scope) {
+            continue;
+        }
         let must = must_keep(g, id, elements, scope)?;
         let place = match must {
             Some(place) => place,
-            None if hoists(g, id, elements, &users, &outputs, scope) => Place::Registers,
+            None if hoists(g, id, elements, &users, &outputs, scope) => {
+                if elements == 1 {
+                    Place::Registers
+                } else {
+                    shared_place(g, id)
+                }
+            }
             None => {
                 let uses = real_uses(g, id, &users, outputs.contains(&id));
                 let cost = inline_cost(g, id, &kept);
@@ -125,7 +140,7 @@ fn must_keep(g: &Graph, id: ValueId, elements: u64, scope: &Scope) -> Result<Opt
         return Ok(Some(if elements == 1 { Place::Registers } else { Place::Shared { bytes: 4 } }));
     }
     match node.op {
-        Op::Repeat { .. } if elements <= REGISTER_ELEMENTS => Ok(Some(Place::Registers)),
+        Op::Repeat { .. } if elements <= REPEAT_ELEMENTS => Ok(Some(Place::Shared { bytes: 4 })),
         Op::Repeat { .. } => {
             Err(Obstacle::new("repeat-size", format!("%{} carries {elements} elements of at most 64", id.0)))
         }
@@ -134,7 +149,7 @@ fn must_keep(g: &Graph, id: ValueId, elements: u64, scope: &Scope) -> Result<Opt
     }
 }
 
-/// A small value that feeds a larger one is formed once.
+/// A small value that feeds a larger one is formed once, an element a lane.
 fn hoists(
     g: &Graph,
     id: ValueId,
@@ -145,19 +160,23 @@ fn hoists(
 ) -> bool {
     let has_rows = g.ty(id).tensor().is_some_and(|t| t.shape.first().is_some_and(|d| d.fixed().is_none()));
     let float = g.ty(id).tensor().and_then(|t| t.dtype()).is_some_and(|d| d.is_float());
-    if elements > HOIST_ELEMENTS || !has_rows || !float || matches!(g.node(id).op, Op::GatherLast) && scope.heads.is_some() {
+    if elements > HOIST_ELEMENTS
+        || !has_rows
+        || !float
+        || matches!(g.node(id).op, Op::GatherLast) && scope.heads.is_some()
+    {
         return false;
     }
     let larger = |u: &ValueId| row_elements(g.ty(*u), scope.bucket) > row_elements(g.ty(id), scope.bucket);
     outputs.contains(&id) || users[id.index()].iter().any(larger) || users[id.index()].len() > 1
 }
 
-/// Uses by ops that read elements, looking through views.
+/// Uses by ops that read elements, looking through views and widening casts, which cost no more than a load.
 fn real_uses(g: &Graph, id: ValueId, users: &[Vec<ValueId>], is_output: bool) -> usize {
     let mut n = usize::from(is_output);
     for &u in &users[id.index()] {
         n += match &g.node(u).op {
-            op if is_view(op) => real_uses(g, u, users, false),
+            op if is_view(op) || *op == Op::Cast(DType::F32) => real_uses(g, u, users, false),
             _ => 1,
         };
     }

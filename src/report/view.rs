@@ -1,0 +1,166 @@
+//! The report of a bundle as this command reads it. Every field that is shown must be there and of its type; what must
+//! agree with the manifest is checked. Fields that are not shown may come and go.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Deserialize;
+use unglue_runtime::manifest::{Bucket as Launches, Manifest};
+
+/// The whole report.
+#[derive(Debug, Deserialize)]
+pub struct Report {
+    pub costs: Costs,
+    /// What every time is.
+    pub tag: String,
+    pub saturation: Vec<Saturation>,
+    pub buckets: Vec<Bucket>,
+    /// Distinct kernels.
+    pub kernels: u64,
+}
+
+/// The machine model that chose the kernels.
+#[derive(Debug, Deserialize)]
+pub struct Costs {
+    pub target: String,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Saturation {
+    pub body: String,
+    pub nodes_in: u64,
+    pub nodes_out: u64,
+    pub e_nodes: u64,
+    pub classes: u64,
+    pub iterations: u64,
+    pub stop: String,
+    pub fired: BTreeMap<String, u64>,
+    pub exactness: String,
+    pub cost_in: u64,
+    pub cost_out: u64,
+    pub kept_declared: bool,
+    pub repeats: Vec<Saturation>,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Bucket {
+    pub rows_max: u64,
+    pub seqs_max: u64,
+    pub bodies: Vec<Body>,
+    pub total: Totals,
+    pub by_class: BTreeMap<String, Totals>,
+    pub by_body: BTreeMap<String, Totals>,
+    pub unfused_launches: u64,
+    pub unfused_ns: u64,
+    pub arena_bytes: u64,
+    pub unshared_bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+pub struct Totals {
+    pub launches: u64,
+    pub predicted_ns: u64,
+    pub dram_bytes: u64,
+    pub cache_bytes: u64,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Body {
+    pub body: String,
+    pub cover: Cover,
+    pub ops: Vec<Op>,
+    /// In launch order.
+    pub kernels: Vec<Kernel>,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Cover {
+    pub unfused: u64,
+    pub candidates: u64,
+    pub fusions: u64,
+    pub recomputed: u64,
+    pub obstacles: BTreeMap<String, u64>,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Op {
+    pub value: u64,
+    pub op: String,
+    /// Why it has a kernel to itself, if it has.
+    pub alone: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Kernel {
+    /// Name in the bundle.
+    pub name: String,
+    pub class: String,
+    pub traffic: Traffic,
+    pub workgroups: u64,
+    pub predicted_ns: u64,
+    pub gap_ns: u64,
+    pub bound: String,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub struct Traffic {
+    pub weight_bytes: u64,
+    pub state_bytes: u64,
+    pub read_bytes: u64,
+    pub written_bytes: u64,
+}
+
+/// What is wrong with a report: found and needed.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Wrong {
+    pub found: String,
+    pub needed: String,
+}
+
+fn wrong<T>(found: impl Into<String>, needed: impl Into<String>) -> Result<T, Wrong> {
+    Err(Wrong { found: found.into(), needed: needed.into() })
+}
+
+/// Reads the text of a report and checks that it speaks of the manifest's kernels and launches.
+pub fn parse(text: &[u8], manifest: &Manifest) -> Result<Report, Wrong> {
+    let report: Report = serde_json::from_slice(text)
+        .or_else(|e| wrong(format!("JSON that is no report ({e})"), "the fields that `unglue compile` writes"))?;
+    if report.kernels != manifest.kernels.len() as u64 {
+        return wrong(format!("{} kernels", report.kernels), format!("the manifest's {}", manifest.kernels.len()));
+    }
+    if report.buckets.len() != manifest.buckets.len() {
+        let needed = format!("the manifest's {}", manifest.buckets.len());
+        return wrong(format!("{} launch lists", report.buckets.len()), needed);
+    }
+    let names: BTreeSet<&str> = manifest.kernels.iter().map(|k| k.name.as_str()).collect();
+    for (bucket, launches) in report.buckets.iter().zip(&manifest.buckets) {
+        check_bucket(bucket, launches, manifest)?;
+        let launched = bucket.bodies.iter().filter(|b| bucket.by_body.contains_key(&b.body));
+        for kernel in launched.flat_map(|b| &b.kernels) {
+            if !names.contains(kernel.name.as_str()) {
+                return wrong(format!("kernel {}", kernel.name), "a kernel of the manifest");
+            }
+        }
+    }
+    Ok(report)
+}
+
+fn check_bucket(bucket: &Bucket, launches: &Launches, manifest: &Manifest) -> Result<(), Wrong> {
+    let size = |rows: u64, seqs: u64| format!("a launch list for {rows} rows of {seqs} sequences");
+    if (bucket.rows_max, bucket.seqs_max) != (launches.rows_max, launches.seqs_max) {
+        return wrong(size(bucket.rows_max, bucket.seqs_max), size(launches.rows_max, launches.seqs_max));
+    }
+    let mut by_class: BTreeMap<&str, u64> = BTreeMap::new();
+    for kernel in launches.launches.iter().filter_map(|l| manifest.kernels.get(l.kernel as usize)) {
+        *by_class.entry(&kernel.class).or_default() += 1;
+    }
+    let reported: BTreeMap<&str, u64> = bucket.by_class.iter().map(|(c, t)| (c.as_str(), t.launches)).collect();
+    let count = |n: u64, classes: &BTreeMap<&str, u64>| {
+        let classes: Vec<String> = classes.iter().map(|(c, n)| format!("{n} {c}")).collect();
+        format!("{n} launches for {} rows ({})", bucket.rows_max, classes.join(", "))
+    };
+    let all = launches.launches.len() as u64;
+    if bucket.total.launches != all || by_class != reported {
+        return wrong(count(bucket.total.launches, &reported), count(all, &by_class));
+    }
+    Ok(())
+}

@@ -1,0 +1,162 @@
+//! `unglue report` on the tiny golden model.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::LazyLock;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use unglue_runtime::manifest::{Manifest, PartKind};
+use unglue_runtime::{Bundle, PartData, write_bundle};
+
+/// Exit code for a bad bundle.
+const BAD_BUNDLE: i32 = 4;
+
+/// The tiny model in f32, compiled once for all tests.
+static TINY: LazyLock<PathBuf> = LazyLock::new(|| {
+    let bundle = Path::new(env!("CARGO_TARGET_TMPDIR")).join("report-tiny.ug");
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/glm5_next_tiny");
+    let done = unglue(&["compile", model, "-o", bundle.to_str().unwrap(), "--dtype", "f32", "--target", "x86-64"]);
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    bundle
+});
+
+fn unglue(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_unglue")).args(args).output().unwrap()
+}
+
+fn report(bundle: &Path, more: &[&str]) -> String {
+    let done = unglue(&[&["report", bundle.to_str().unwrap()], more].concat());
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    String::from_utf8(done.stdout).unwrap()
+}
+
+/// The tiny bundle with the text of its report replaced, hashes and all.
+fn with_report(change: impl FnOnce(&[u8]) -> Vec<u8>) -> TempDir {
+    let tiny = Bundle::open(&*TINY).unwrap();
+    let manifest: Manifest = tiny.manifest().clone();
+    let mut change = Some(change);
+    let parts: Vec<PartData> = manifest
+        .parts
+        .iter()
+        .map(|part| {
+            let old = tiny.part(&part.path).unwrap();
+            let bytes = match part.kind {
+                PartKind::Report => change.take().unwrap()(old),
+                _ => old.to_vec(),
+            };
+            PartData { path: part.path.clone(), kind: part.kind.clone(), bytes }
+        })
+        .collect();
+    let dir = TempDir::new().unwrap();
+    write_bundle(dir.path().join("b"), manifest, &parts).unwrap();
+    dir
+}
+
+/// The message with which a bundle is refused as a bad one.
+fn refused(bundle: &Path) -> String {
+    let done = unglue(&["report", bundle.to_str().unwrap()]);
+    assert_eq!(done.status.code(), Some(BAD_BUNDLE), "{}", String::from_utf8_lossy(&done.stderr));
+    assert!(done.stdout.is_empty());
+    String::from_utf8(done.stderr).unwrap()
+}
+
+/// Changes the report as JSON.
+fn edited(edit: impl FnOnce(&mut Value)) -> TempDir {
+    with_report(|text| {
+        let mut value = serde_json::from_slice(text).unwrap();
+        edit(&mut value);
+        serde_json::to_vec(&value).unwrap()
+    })
+}
+
+/// After a change of rules, costs or schedules: `INSTA_UPDATE=always cargo test --test report`, and look at the diff.
+#[test]
+fn summary_of_the_tiny_model() {
+    let text = report(&TINY, &[]);
+    // The first line has the path and a hash of all code.
+    let (first, rest) = text.split_once('\n').unwrap();
+    assert!(first.starts_with("bundle ") && first.contains("sha256"), "{first}");
+    let (summary, _) = rest.split_once("\nRewriting:").unwrap();
+    insta::assert_snapshot!("report_summary", summary);
+}
+
+#[test]
+fn text_fits_120_columns_and_has_no_colour() {
+    let text = report(&TINY, &[]);
+    let (_, rest) = text.split_once('\n').unwrap();
+    for line in rest.lines() {
+        assert!(line.chars().count() <= 120, "{line}");
+        assert!(!line.contains('\x1b'), "{line}");
+    }
+}
+
+#[test]
+fn text_names_every_kernel_and_every_reason() {
+    let text = report(&TINY, &[]);
+    for kernel in &Bundle::open(&*TINY).unwrap().manifest().kernels {
+        let listed = text.lines().any(|l| l.split_whitespace().nth(1) == Some(&kernel.name));
+        assert!(listed, "{} is not in a table", kernel.name);
+    }
+    for title in ["Rewriting:", "cover \"greedy\"", "This is a heuristic", "Ops that stand alone", "[modelled]"] {
+        assert!(text.contains(title), "no {title}");
+    }
+}
+
+#[test]
+fn json_counts_what_the_manifest_launches() {
+    let all: Value = serde_json::from_str(&report(&TINY, &["--json"])).unwrap();
+    let tiny = Bundle::open(&*TINY).unwrap();
+    let buckets = &tiny.manifest().buckets;
+    assert_eq!(all["manifest"]["buckets"].as_array().unwrap().len(), buckets.len());
+    assert_eq!(all["report"]["buckets"].as_array().unwrap().len(), buckets.len());
+    for (i, bucket) in buckets.iter().enumerate() {
+        let reported = &all["report"]["buckets"][i];
+        let launches = json!(bucket.launches.len());
+        assert_eq!(all["manifest"]["buckets"][i]["launches"], launches);
+        assert_eq!(reported["total"]["launches"], launches);
+        for by in ["by_class", "by_body"] {
+            let sum: u64 = reported[by].as_object().unwrap().values().map(|t| t["launches"].as_u64().unwrap()).sum();
+            assert_eq!(json!(sum), launches, "{by}");
+        }
+    }
+    assert_eq!(all["report"]["kernels"], json!(tiny.manifest().kernels.len()));
+    assert_eq!(all["manifest"]["sha256"], json!(tiny.sha256()));
+}
+
+#[test]
+fn report_that_is_cut_off_is_a_bad_bundle() {
+    let dir = with_report(|text| text[..text.len() / 2].to_vec());
+    let message = refused(&dir.path().join("b"));
+    assert!(message.contains("report.json") && message.contains("JSON that is no report"), "{message}");
+}
+
+#[test]
+fn report_without_a_field_is_a_bad_bundle() {
+    let dir = edited(|r| drop(r["buckets"][0].as_object_mut().unwrap().remove("by_class")));
+    assert!(refused(&dir.path().join("b")).contains("by_class"));
+}
+
+#[test]
+fn report_that_counts_other_launches_is_a_bad_bundle() {
+    let dir = edited(|r| r["buckets"][0]["total"]["launches"] = json!(1));
+    assert!(refused(&dir.path().join("b")).contains("1 launches for 1 rows"));
+}
+
+#[test]
+fn report_of_an_unknown_kernel_is_a_bad_bundle() {
+    let dir = edited(|r| r["buckets"][0]["bodies"][0]["kernels"][0]["name"] = json!("nobody"));
+    assert!(refused(&dir.path().join("b")).contains("kernel nobody"));
+}
+
+#[test]
+fn report_changed_on_disk_is_a_bad_bundle() {
+    let dir = with_report(<[u8]>::to_vec);
+    let path = dir.path().join("b/report.json");
+    let mut text = std::fs::read(&path).unwrap();
+    text[0] = b'[';
+    std::fs::write(&path, text).unwrap();
+    assert!(refused(&dir.path().join("b")).contains("part hash"));
+}
