@@ -6,6 +6,7 @@ mod error;
 mod report;
 mod run;
 mod source;
+mod verify;
 
 use std::process::ExitCode;
 
@@ -19,7 +20,7 @@ fn main() -> ExitCode {
         Command::Compile(args) => compile::run(args),
         Command::Report(args) => report::run(args),
         Command::Run(args) => run::run(args),
-        Command::Verify(_) => Ok(()),
+        Command::Verify(args) => verify::run(args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -198,10 +198,17 @@ pub fn exp<M: Machine>(m: &mut M, x: M::F) -> M::F {
     scale_by_power(m, y, n)
 }
 
+/// 1.5 * 2^23: the sum with an integer of at most 22 bits has that integer in its low bits.
+const INTEGER_SHIFT: f32 = 12_582_912.0;
+
 /// y * 2^n in two factors, so that results below the normal range are rounded once and 2^128 is never formed.
 #[inline(always)]
 fn scale_by_power<M: Machine>(m: &mut M, y: M::F, n: M::F) -> M::F {
-    let n = m.to_i32(n);
+    // n is integral and small: adding 1.5 * 2^23 leaves it in the low bits. A conversion would be scalar code on the host.
+    let (shift, shift_bits) = (m.f32(INTEGER_SHIFT), m.i32(INTEGER_SHIFT.to_bits() as i32));
+    let shifted = m.add(n, shift);
+    let bits = m.bits(shifted);
+    let n = m.isub(bits, shift_bits);
     let half = m.shr(n, 1);
     let rest = m.isub(n, half);
     let bias = m.i32(127);

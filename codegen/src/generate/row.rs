@@ -15,7 +15,8 @@ impl Gen<'_> {
         let count = self.scalar(if rows == Dim::Logits { StepScalar::Logits } else { StepScalar::Rows });
         let here = self.b.cmp(Cmp::Lt, self.row, count);
         self.when(here, |s| {
-            s.report_tokens()?;
+            let first = s.is(Cmp::Eq, s.row, 0);
+            s.report_tokens(first)?;
             let staged = s.schedule.staged.clone();
             s.keep_all(&staged, 1)?;
             for i in 0..s.g.outputs.len() {
@@ -32,14 +33,13 @@ impl Gen<'_> {
         })
     }
 
-    /// The first row's workgroup keeps the first bad token id of the step in the status word.
-    fn report_tokens(&mut self) -> Res<()> {
+    /// One workgroup (where `first` holds) keeps the first bad token id of the step in the status word.
+    pub fn report_tokens(&mut self, first: Val) -> Res<()> {
         let embed = self.g.ids().find(|id| self.g.node(*id).op == Op::EmbedRows);
         let Some(embed) = embed else { return Ok(()) };
         let (table, ids) = (self.g.node(embed).args[0], self.g.node(embed).args[1]);
         let end = self.dims(table)?[0];
         let own = self.row;
-        let first = self.is(Cmp::Eq, own, 0);
         self.when(first, |s| {
             let (zero, none, rows) = (s.b.i(0), s.b.i(-1), s.scalar(StepScalar::Rows));
             let found = s.looped((zero, rows, 1), &[none, none], |s, row, c| {

@@ -61,6 +61,8 @@ impl Gen<'_> {
         if rows == 0 {
             return Ok(());
         }
+        let first = self.first_group();
+        self.report_tokens(first)?;
         if rows == 1 {
             self.keep_all(&staged, 1)?;
             return self.side_outputs(s);
@@ -81,10 +83,15 @@ impl Gen<'_> {
         if s.side_outputs.is_empty() {
             return Ok(());
         }
+        let first = self.first_group();
+        self.when(first, |g| s.side_outputs.iter().try_for_each(|o| g.write_output(*o)))
+    }
+
+    /// True in the first workgroup along the grid axes that do not count rows.
+    fn first_group(&mut self) -> Val {
         let (x, y) = (self.b.group(0), self.b.group(1));
         let sum = self.b.bin(Bin::Or, x, y);
-        let first = self.is(Cmp::Eq, sum, 0);
-        self.when(first, |g| s.side_outputs.iter().try_for_each(|o| g.write_output(*o)))
+        self.is(Cmp::Eq, sum, 0)
     }
 
     fn segments(&mut self, s: &Skinny, rows: Val) -> Res<()> {

@@ -106,14 +106,44 @@ fn full(e: &mut Emit<'_>, access: &Access, ptr: &str) -> String {
     e.ir.inst(format_args!("load {}, ptr {ptr}, align {}", access.all(), access.align()))
 }
 
+/// Elements that one masked AVX access takes.
+const MASK_LANES: u32 = 8;
+
+/// Elements `start .. start + 8` of a vector.
+fn piece(e: &mut Emit<'_>, ty: Lty, v: &str, start: u32) -> String {
+    e.ir.shuffle(ty, v, "poison", start..start + MASK_LANES)
+}
+
+/// Address and mask of eight elements. AVX's own operations are used, not `llvm.masked.load` and `.store`: LLVM 22.1.8
+/// splits those, and turns a part whose mask is known to be all false into a full access (seen as a fault in front of a
+/// guard page).
+fn masked_piece(e: &mut Emit<'_>, access: &Access, ptr: &str, mask: &str, start: u32) -> (String, String) {
+    let elem = access.all().elem;
+    let ptr = e.ir.inst(format_args!("getelementptr {elem}, ptr {ptr}, i32 {start}"));
+    let bits = piece(e, access.all().of("i1"), mask, start);
+    (ptr, e.ir.inst(format_args!("sext <{MASK_LANES} x i1> {bits} to <{MASK_LANES} x i32>")))
+}
+
 fn masked_load(e: &mut Emit<'_>, access: &Access, ptr: &str, mask: &str) -> String {
-    let (ty, mask_ty) = (access.all(), access.all().of("i1"));
-    let args = [
-        (format!("ptr align {}", access.align()), ptr.to_owned()),
-        (mask_ty.to_string(), mask.to_owned()),
-        (ty.to_string(), "zeroinitializer".to_owned()),
-    ];
-    e.ir.call(ty, &format!("llvm.masked.load.{}.p0", ty.suffix()), &args)
+    let ty = access.all();
+    let name = if ty.elem == "float" { "llvm.x86.avx.maskload.ps.256" } else { "llvm.x86.avx2.maskload.d.256" };
+    let (part, masks) = (Lty::vector(ty.elem, MASK_LANES), format!("<{MASK_LANES} x i32>"));
+    let mut parts: Vec<String> = Vec::new();
+    for start in (0..ty.lanes).step_by(MASK_LANES as usize) {
+        let (ptr, mask) = masked_piece(e, access, ptr, mask, start);
+        parts.push(e.ir.call(part, name, &[("ptr".to_owned(), ptr), (masks.clone(), mask)]));
+    }
+    join(e, ty.elem, parts, MASK_LANES)
+}
+
+/// Concatenates vectors of `lanes` elements; their number is a power of two.
+fn join(e: &mut Emit<'_>, elem: &'static str, mut parts: Vec<String>, mut lanes: u32) -> String {
+    while parts.len() > 1 {
+        let ty = Lty::vector(elem, lanes);
+        parts = parts.chunks(2).map(|pair| e.ir.shuffle(ty, &pair[0], &pair[pair.len() - 1], 0..2 * lanes)).collect();
+        lanes *= 2;
+    }
+    parts.pop().unwrap_or_default()
 }
 
 /// Branches: a full vector (the usual case) is one plain load.
@@ -259,12 +289,13 @@ fn full_store(e: &mut Emit<'_>, access: &Access, raw: &str, ptr: &str) {
 
 fn masked_store(e: &mut Emit<'_>, access: &Access, raw: &str, ptr: &str, mask: &str) {
     let ty = access.all();
-    let args = [
-        (ty.to_string(), raw.to_owned()),
-        (format!("ptr align {}", access.align()), ptr.to_owned()),
-        (ty.of("i1").to_string(), mask.to_owned()),
-    ];
-    e.ir.call_void(&format!("llvm.masked.store.{}.p0", ty.suffix()), &args);
+    let name = if ty.elem == "float" { "llvm.x86.avx.maskstore.ps.256" } else { "llvm.x86.avx2.maskstore.d.256" };
+    let (part, masks) = (Lty::vector(ty.elem, MASK_LANES).to_string(), format!("<{MASK_LANES} x i32>"));
+    for start in (0..ty.lanes).step_by(MASK_LANES as usize) {
+        let (ptr, mask) = masked_piece(e, access, ptr, mask, start);
+        let value = piece(e, ty, raw, start);
+        e.ir.call_void(name, &[("ptr".to_owned(), ptr), (masks.clone(), mask), (part.clone(), value)]);
+    }
 }
 
 fn counted_store(b: &mut X86, e: &mut Emit<'_>, access: &Access, raw: &str, base: Val, count: Val) -> Result<()> {

@@ -238,7 +238,8 @@ fn check_nodes(
         if labels.contains_key(&id) && prologue.contains(&id) {
             return Err(Obstacle::new("chained-contractions", format!("%{} is before and behind a contraction", id.0)));
         }
-        if matches!(node.op, Op::CausalConv | Op::PoolWindow { .. } | Op::EmbedRows) {
+        let early = node.op == Op::EmbedRows && prologue.contains(&id);
+        if matches!(node.op, Op::CausalConv | Op::PoolWindow { .. } | Op::EmbedRows) && !early {
             return Err(Obstacle::new("skinny-glue", format!("%{} has a kernel of its own", id.0)));
         }
     }
