@@ -87,7 +87,12 @@ pub fn plan(g: &Graph, nodes: &BTreeSet<ValueId>, scope: &Scope) -> Result<Vec<S
     let mut bytes = 0u64;
     for &id in nodes {
         let node = g.node(id);
-        if is_leaf(&node.op) || (is_view(&node.op) && !scope.wanted.contains(&id)) || g.ty(id).tensor().is_none() {
+        // A head's part of a value that is computed for whole rows has no other node than the view of it.
+        let part = scope.heads.is_some() && is_view(&node.op) && of_scope(g, id, scope);
+        let passing = is_view(&node.op) && !scope.wanted.contains(&id) && !part;
+        // A given operand that every lane reads element by element is copied: as scalars it would fill the SGPRs.
+        let given = is_leaf(&node.op) && !(scope.heads.is_some() && scope.wanted.contains(&id));
+        if given || passing || g.ty(id).tensor().is_none() {
             continue;
         }
         let elements = scope_elements(g, id, scope);
@@ -97,7 +102,7 @@ pub fn plan(g: &Graph, nodes: &BTreeSet<ValueId>, scope: &Scope) -> Result<Vec<S
         let must = must_keep(g, id, elements, scope)?;
         let place = match must {
             Some(place) => place,
-            None if hoists(g, id, elements, &users, &outputs, scope) => {
+            None if !part && hoists(g, id, elements, &users, &outputs, scope) => {
                 if elements == 1 {
                     Place::Registers
                 } else {
@@ -112,7 +117,8 @@ pub fn plan(g: &Graph, nodes: &BTreeSet<ValueId>, scope: &Scope) -> Result<Vec<S
                 let fits = bytes + elements.saturating_mul(u64::from(b) * scope.rows) <= SHARED_BUDGET;
                 let big_symbol = g.ty(id).tensor().is_some_and(|t| t.shape.contains(&Dim::Pools));
                 let integer = g.ty(id).tensor().and_then(|t| t.dtype()) == Some(DType::I32);
-                if uses < 2 || elements < SHARE_ELEMENTS || cost <= SHARE_COST || !fits || big_symbol || integer {
+                let small = elements < SHARE_ELEMENTS && !part;
+                if uses < 2 || small || cost <= SHARE_COST || !fits || big_symbol || integer {
                     continue;
                 }
                 place
