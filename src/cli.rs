@@ -57,6 +57,9 @@ pub struct Trunk {
     /// Layers (0-based) whose completed streams are captured for drafters: 5,14,24
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub aux: Vec<u32>,
+    /// Experts that the stacked weights of a layer hold; the others get slots at run time
+    #[arg(long, value_name = "N")]
+    pub expert_slots: Option<u64>,
     /// Config fields to accept although they are unknown
     #[arg(long, value_name = "NAME")]
     pub allow_field: Vec<String>,

@@ -62,7 +62,7 @@ pub fn load(input: &Path, options: &cli::Trunk) -> Result<Source, CliError> {
             cli::Dtype::F32 => Activation::F32,
         },
         aux: options.aux.clone(),
-        expert_slots: None,
+        expert_slots: options.expert_slots,
     };
     let trunk = glm5_next::trunk(&config, &build)?;
     let layers = trunk.module.calls.iter().filter_map(|c| c.layer).collect::<std::collections::BTreeSet<u32>>();

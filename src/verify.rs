@@ -124,13 +124,13 @@ fn grid(dims: &[manifest::GridDim; 3]) -> [GridAxis; 3] {
 fn uses(case: &Case, graph: &Graph) -> Result<Vec<Use>, CliError> {
     let i = &case.entry.interface;
     let mut named: BTreeMap<u32, Use> = BTreeMap::new();
-    let lists: [(&[manifest::Port], fn(String) -> Use); 4] =
-        [(&i.inputs, Use::Input), (&i.weights, Use::Weight), (&i.states, Use::State), (&i.outputs, Use::Output)];
-    for (ports, make) in lists {
-        for p in ports {
-            named.insert(p.param, make(p.name.clone()));
-        }
-    }
+    let mut add = |ports: &[manifest::Port], make: fn(String) -> Use| {
+        named.extend(ports.iter().map(|p| (p.param, make(p.name.clone()))));
+    };
+    add(&i.inputs, Use::Input);
+    add(&i.weights, Use::Weight);
+    add(&i.states, Use::State);
+    add(&i.outputs, Use::Output);
     let unknown = |n: usize| CliError::Input {
         path: case.entry.name.clone().into(),
         message: format!("parameter {n} stands for nothing in the kernel's graph `{}`", graph.name),

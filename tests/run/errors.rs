@@ -75,7 +75,7 @@ fn options() {
     let cases: [(&[&str], i32, &str); 15] = [
         (&["--chunk", "17"], USAGE, "--chunk: found 17; needed at most 16"),
         (&["--chunk", "0"], USAGE, "at least 1"),
-        (&["--chunk", "-1"], USAGE, "--chunk"),
+        (&["--chunk=-1"], USAGE, "--chunk"),
         (&["--decode-from", "4"], USAGE, "--decode-from: found 4"),
         (&["--steps", "40000"], INPUT, "32768"),
         (&["--steps", "18446744073709551615"], INPUT, "32768"),

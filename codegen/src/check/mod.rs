@@ -1,24 +1,24 @@
 //! Runs one kernel alone on a device and compares it with the interpreter (numerics P4).
 //!
 //! In: a kernel's graph, what its parameters stand for, a device that has its code loaded, a seed. Out: the first
-//! element that differs, or nothing. Inputs are drawn from their domains; rows past the step's end, and states of other
-//! slots, hold NaN patterns, so that reading them shows.
+//! element that differs, or nothing. Inputs are drawn from their domains; what lies past the step's end or a buffer's
+//! end, and state that is not the step's, holds patterns, so that reading or writing it shows.
 
+mod draw;
 mod state;
 
 use std::collections::BTreeMap;
 
 use unglue_ir::IrError;
 use unglue_ir::graph::Graph;
-use unglue_ir::interp::draw::{Rng, draw, draw_weight};
-use unglue_ir::interp::{Batch, Data, Dims, StateData, Tensor, WeightRef, eval_graph};
+use unglue_ir::interp::{Batch, Data, StateData, Tensor, WeightRef, eval_graph};
 use unglue_ir::op::Op;
-use unglue_ir::types::{DType, Type};
-use unglue_passes::schedule::{Bucket, GridAxis};
+use unglue_ir::types::{DType, Dim};
+use unglue_passes::schedule::{Bucket, GridAxis, strip_reshapes};
 use unglue_runtime::{ArgValue, BufferId, Device};
 
 use crate::error::CodegenError;
-use crate::generate::{StepBuffer, StepScalar, Use};
+use crate::generate::{FAULT_TOKEN, StepBuffer, StepScalar, Use};
 
 /// A kernel under test.
 pub struct Subject<'a> {
@@ -70,7 +70,7 @@ struct Drawn<'a> {
 /// # Errors
 /// [`CodegenError::Check`] if the kernel cannot be run or interpreted at all.
 pub fn check(device: &mut dyn Device, subject: &Subject, seed: u64) -> Result<Option<Mismatch>, CodegenError> {
-    let drawn = draw_all(subject, seed).map_err(|e| cannot(subject, &e))?;
+    let drawn = draw::draw_all(subject, seed).map_err(|e| cannot(subject, &e))?;
     let mut states = drawn.states.clone();
     let weights = |name: &str| -> Result<WeightRef<'_>, IrError> {
         drawn.weights.get(name).cloned().ok_or_else(|| IrError::Eval {
@@ -92,70 +92,18 @@ fn cannot(subject: &Subject, e: &dyn std::fmt::Display) -> CodegenError {
     CodegenError::Check { kernel: subject.name.into(), found: e.to_string() }
 }
 
-/// Sequences of a step with `rows` rows at most: their number, lengths and positions vary with the seed.
-fn draw_batch(rng: &mut Rng, bucket: &Bucket, paging: &Paging, pools: usize) -> Batch {
-    let most = bucket.rows_max as usize;
-    let rows = 1 + rng.below(most as u64) as usize;
-    let mut seqs: Vec<(i32, usize, usize)> = Vec::new();
-    let mut left = rows;
-    while left > 0 && seqs.len() < (bucket.seqs_max as usize).min(paging.max_slots) {
-        let last = seqs.len() + 1 == (bucket.seqs_max as usize).min(paging.max_slots);
-        let n = if last { left } else { 1 + rng.below(left as u64) as usize };
-        let longest = (paging.block_size * paging.blocks_per_seq).saturating_sub(n + 1);
-        let first = if rng.below(4) == 0 { 0 } else { rng.below(longest.max(1) as u64) as usize };
-        // Slots are given from the back, so that a slot is not the sequence's number.
-        seqs.push(((paging.max_slots - 1 - seqs.len()) as i32, first, n));
-        left -= n;
-    }
-    let mut batch = Batch::new(&seqs, 0);
-    batch.pools = pools;
-    batch
-}
-
-fn draw_all<'a>(subject: &Subject, seed: u64) -> Result<Drawn<'a>, IrError> {
-    let g = subject.graph;
-    let mut rng = Rng::new(seed);
-    let paging = state::paging(g, &subject.bucket, seed);
-    let batch = draw_batch(&mut rng, &subject.bucket, &paging, subject.bucket.pools as usize);
-    let logits = 1 + rng.below(u64::from(subject.bucket.rows_max)) as usize;
-    let dims = Dims::of(&batch, logits);
-    let mut drawn = Drawn {
-        block_table: state::block_table(&mut rng, &paging, batch.slot.len()),
-        paging,
-        logits,
-        inputs: BTreeMap::new(),
-        weights: BTreeMap::new(),
-        states: BTreeMap::new(),
-        batch,
-    };
-    for id in g.ids() {
-        match (&g.node(id).op, g.ty(id)) {
-            (Op::Input { name, domain }, Type::Tensor(t)) => {
-                let value = draw(&mut rng, t, *domain, &dims, &drawn.batch);
-                drawn.inputs.insert(name.clone(), value);
-            }
-            (Op::Weight { name }, Type::Tensor(t)) => {
-                let shape: Vec<u64> = t.shape.iter().map(|d| d.fixed().unwrap_or(1)).collect();
-                let dtype = t.dtype().unwrap_or(DType::F32);
-                drawn.weights.insert(name.clone(), draw_weight(&mut rng, dtype, &shape)?);
-            }
-            (Op::State { name }, Type::State(t)) => {
-                let value = state::draw_state(&mut rng, t, &drawn.batch, drawn.paging.max_slots);
-                drawn.states.insert(name.clone(), value);
-            }
-            _ => {}
-        }
-    }
-    Ok(drawn)
-}
+/// Bytes that nothing has written yet: NaN as floats, -1 as numbers.
+const PATTERN: u8 = 0xff;
+/// Buffers are filled up to a multiple of this: behind it a device can make accesses fault.
+const SLACK: usize = 64;
 
 /// One run on the device.
 struct Run<'a, 'd> {
     device: &'d mut dyn Device,
     subject: &'a Subject<'a>,
     drawn: &'a Drawn<'a>,
-    /// Device buffer of each parameter, with its length.
-    buffers: BTreeMap<usize, (BufferId, u64)>,
+    /// Device buffer of each parameter, with its length; the pattern fills it up to a multiple of [`SLACK`].
+    buffers: BTreeMap<usize, (BufferId, usize)>,
 }
 
 /// Bytes of floats or integers in a dtype's storage.
@@ -193,11 +141,13 @@ impl Run<'_, '_> {
             args.push(match of {
                 Use::Scalar(s) => ArgValue::Scalar(self.scalar(*s)),
                 other => {
-                    let bytes = self.content(other)?;
-                    let id = self.device.alloc((bytes.len() as u64).max(4)).map_err(|e| cannot(self.subject, &e))?;
-                    self.buffers.insert(i, (id, bytes.len() as u64));
+                    let mut bytes = self.content(other)?;
+                    let len = bytes.len();
+                    bytes.resize(len.max(1).next_multiple_of(SLACK), PATTERN);
+                    let id = self.device.alloc(bytes.len() as u64).map_err(|e| cannot(self.subject, &e))?;
+                    self.buffers.insert(i, (id, len));
                     self.device.write(id, 0, &bytes).map_err(|e| cannot(self.subject, &e))?;
-                    ArgValue::Buffer { id, offset: 0, bytes: bytes.len() as u64 }
+                    ArgValue::Buffer { id, offset: 0, bytes: len as u64 }
                 }
             });
         }
@@ -207,7 +157,12 @@ impl Run<'_, '_> {
             let wrong = match of {
                 Use::Output(name) => self.compare_output(i, name, want, seed)?,
                 Use::State(name) => self.compare_state(i, name, states, seed)?,
+                Use::Step(StepBuffer::Status) => self.compare_status(i, seed)?,
                 _ => None,
+            };
+            let wrong = match wrong {
+                None => self.untouched(i, of, seed)?,
+                some => some,
             };
             if wrong.is_some() {
                 return Ok(wrong);
@@ -249,8 +204,8 @@ impl Run<'_, '_> {
                 let mut bytes = encode(t.dtype, &t.data);
                 let rows = t.shape.first().copied().unwrap_or(1).max(1);
                 let per_row = bytes.len() / rows;
-                // Rows past the end: NaN as floats, -1 as numbers.
-                bytes.resize((per_row * self.subject.bucket.rows_max as usize).max(bytes.len()), 0xff);
+                // Rows past the end.
+                bytes.resize((per_row * self.subject.bucket.rows_max as usize).max(bytes.len()), PATTERN);
                 bytes
             }
             Use::Weight(name) => d.weights.get(name).ok_or_else(|| missing(name))?.bytes.to_vec(),
@@ -261,7 +216,7 @@ impl Run<'_, '_> {
             Use::Output(name) => {
                 let (_, v) = self.output(name)?;
                 let n = self.output_row_elements(v);
-                vec![0xff; n * bytes_of(self.subject.graph, v) * self.subject.bucket.rows_max as usize]
+                vec![PATTERN; n * bytes_of(self.subject.graph, v) * self.subject.bucket.rows_max as usize]
             }
             Use::Step(s) => ints(match s {
                 StepBuffer::Positions => &d.batch.positions,
@@ -292,13 +247,15 @@ impl Run<'_, '_> {
         unglue_passes::schedule::row_elements(self.subject.graph.ty(v), &self.subject.bucket) as usize
     }
 
+    /// A buffer with what fills it up.
     fn read(&self, param: usize) -> Result<Vec<u8>, CodegenError> {
         let (id, len) = self.buffers[&param];
-        let mut bytes = vec![0; len as usize];
+        let mut bytes = vec![0; len.max(1).next_multiple_of(SLACK)];
         self.device.read(id, 0, &mut bytes).map_err(|e| cannot(self.subject, &e))?;
         Ok(bytes)
     }
 
+    /// Rows of padding may hold anything; all others are compared.
     fn compare_output(
         &self,
         param: usize,
@@ -310,7 +267,11 @@ impl Run<'_, '_> {
         let want = want.get(name).ok_or_else(|| cannot(self.subject, &format!("no reference for `{name}`")))?;
         let got = decode(want.dtype, &self.read(param)?);
         let per_row = self.output_row_elements(v).max(1);
-        Ok(first_difference(&got, &want.data).map(|i| self.mismatch(name, i, i / per_row, (&got, &want.data), seed)))
+        let of_rows = self.subject.graph.ty(v).tensor().is_some_and(|t| t.shape.first() == Some(&Dim::Rows));
+        let row_seq = &self.drawn.batch.row_seq;
+        let live = |i: usize| !of_rows || row_seq.get(i / per_row).is_none_or(|s| *s >= 0);
+        let wrong = first_difference(&got, &want.data, live);
+        Ok(wrong.map(|i| self.mismatch(name, i, i / per_row, (&got, &want.data), seed)))
     }
 
     fn compare_state(
@@ -324,7 +285,47 @@ impl Run<'_, '_> {
         let dtype = self.state_dtype(name);
         let expected = state::to_device(want, dtype, self.drawn);
         let (got, want) = (decode(dtype, &self.read(param)?), decode(dtype, &expected));
-        Ok(first_difference(&got, &want).map(|i| self.mismatch(name, i, 0, (&got, &want), seed)))
+        let wrong = first_difference(&got, &want, |_| true);
+        Ok(wrong.map(|i| self.mismatch(name, i, 0, (&got, &want), seed)))
+    }
+
+    /// The status word names the first token id outside of the embedding table.
+    fn compare_status(&self, param: usize, seed: u64) -> Result<Option<Mismatch>, CodegenError> {
+        let bad = bad_token(self.subject.graph, self.drawn);
+        let number = self.subject.number as i32 + 1;
+        let want = Data::I32(bad.map_or(vec![0; 4], |(row, token)| vec![number, row, token, FAULT_TOKEN as i32]));
+        let got = decode(DType::I32, &self.read(param)?);
+        let wrong = first_difference(&got, &want, |_| true);
+        Ok(wrong.map(|i| self.mismatch("status", i, 0, (&got, &want), seed)))
+    }
+
+    /// Nothing is written behind the step's rows, nor behind a buffer's end.
+    fn untouched(&self, param: usize, of: &Use, seed: u64) -> Result<Option<Mismatch>, CodegenError> {
+        let Some((_, len)) = self.buffers.get(&param) else { return Ok(None) };
+        let start = match of {
+            Use::Output(name) => {
+                let (_, v) = self.output(name)?;
+                let t = self.subject.graph.ty(v).tensor();
+                let rows = match t.and_then(|t| t.shape.first()) {
+                    Some(Dim::Rows) => self.drawn.batch.rows(),
+                    Some(Dim::Logits) => self.drawn.logits,
+                    _ => self.subject.bucket.rows_max as usize,
+                };
+                rows * self.output_row_elements(v) * bytes_of(self.subject.graph, v)
+            }
+            _ => *len,
+        };
+        let bytes = self.read(param)?;
+        let wrong = bytes.get(start..).and_then(|b| b.iter().position(|b| *b != PATTERN));
+        Ok(wrong.map(|i| Mismatch {
+            kernel: self.subject.name.into(),
+            value: format!("{of:?}"),
+            index: start + i,
+            row: 0,
+            device: format!("byte {:#04x} behind the end at byte {start}", bytes[start + i]),
+            interpreter: "untouched".into(),
+            seed,
+        }))
     }
 
     fn mismatch(&self, value: &str, index: usize, row: usize, (got, want): (&Data, &Data), seed: u64) -> Mismatch {
@@ -348,13 +349,30 @@ fn bytes_of(g: &Graph, v: unglue_ir::graph::ValueId) -> usize {
     g.ty(v).tensor().and_then(|t| t.dtype()).map_or(4, |d| d.bytes() as usize)
 }
 
-/// First element of `want` whose bits differ; NaN equals NaN.
-fn first_difference(got: &Data, want: &Data) -> Option<usize> {
-    match (got, want) {
-        (Data::F32(a), Data::F32(b)) => {
-            b.iter().zip(a).position(|(x, y)| x.to_bits() != y.to_bits() && !(x.is_nan() && y.is_nan()))
-        }
-        (Data::I32(a), Data::I32(b)) => b.iter().zip(a).position(|(x, y)| x != y),
-        _ => Some(0),
-    }
+/// Row and id of the first token that the embedding table does not have.
+fn bad_token(g: &Graph, drawn: &Drawn) -> Option<(i32, i32)> {
+    let embed = g.ids().find(|id| g.node(*id).op == Op::EmbedRows)?;
+    let (table, ids) = (g.node(embed).args[0], strip_reshapes(g, g.node(embed).args[1]));
+    let end = g.ty(table).tensor()?.shape.first()?.fixed()?;
+    let Op::Input { name, .. } = &g.node(ids).op else { return None };
+    let Data::I32(ids) = &drawn.inputs.get(name)?.data else { return None };
+    let bad = |id: &i32| u64::try_from(*id).map_or(true, |id| id >= end);
+    ids.iter().position(bad).map(|row| (row as i32, ids[row]))
+}
+
+/// First `live` element of `want` whose bits differ; NaN equals NaN.
+fn first_difference(got: &Data, want: &Data, live: impl Fn(usize) -> bool) -> Option<usize> {
+    let n = match want {
+        Data::F32(v) => v.len(),
+        Data::I32(v) => v.len(),
+    };
+    let differs = |i: usize| match (got, want) {
+        (Data::F32(a), Data::F32(b)) => match (a.get(i), b.get(i)) {
+            (Some(x), Some(y)) => x.to_bits() != y.to_bits() && !(x.is_nan() && y.is_nan()),
+            _ => true,
+        },
+        (Data::I32(a), Data::I32(b)) => a.get(i) != b.get(i),
+        _ => true,
+    };
+    (0..n).find(|i| live(*i) && differs(*i))
 }

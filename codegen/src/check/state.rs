@@ -32,27 +32,37 @@ pub fn paging(g: &Graph, bucket: &Bucket, seed: u64) -> Paging {
     Paging { block_size, blocks_per_seq, num_blocks: blocks_per_seq * SLOTS + 1, max_slots: SLOTS }
 }
 
-/// Every block at most once, in no order.
-pub fn block_table(rng: &mut Rng, p: &Paging, seqs: usize) -> Vec<i32> {
+/// Every block at most once, in no order; what a sequence's tokens do not reach is any number.
+pub fn block_table(rng: &mut Rng, p: &Paging, batch: &Batch) -> Vec<i32> {
     let mut blocks: Vec<i32> = (0..p.num_blocks as i32).collect();
     for i in (1..blocks.len()).rev() {
         blocks.swap(i, rng.below(i as u64 + 1) as usize);
     }
-    blocks.truncate(seqs * p.blocks_per_seq);
+    blocks.truncate(batch.slot.len() * p.blocks_per_seq);
+    for (b, line) in blocks.chunks_mut(p.blocks_per_seq).enumerate() {
+        let unused = line.iter_mut().skip(seen(batch, b).div_ceil(p.block_size));
+        unused.for_each(|entry| *entry = rng.below(p.num_blocks as u64 + 2) as i32 - 1);
+    }
     blocks
 }
 
-/// Random content: everything that the batch's sequences can have seen, this step's rows included.
+/// Tokens of sequence `b` after the step.
+fn seen(batch: &Batch, b: usize) -> usize {
+    let (start, end) = (batch.q_start[b] as usize, batch.q_start[b + 1] as usize);
+    batch.positions.get(start).map_or(0, |p| *p as usize) + (end - start)
+}
+
+/// Random content: everything that the batch's sequences can have seen, this step's rows included, and all of what
+/// belongs to other slots.
 pub fn draw_state(rng: &mut Rng, ty: &StateType, batch: &Batch, slots: usize) -> StateData {
     let mut data = StateData::new(ty, slots);
     let width = data.width();
     let mut fill = |n: usize| -> Vec<f32> {
         (0..n).map(|_| unglue_ir::interp::value::round_to(ty.dtype, rng.normal() * 0.5)).collect()
     };
-    for (b, &slot) in batch.slot.iter().enumerate() {
-        let Ok(slot) = usize::try_from(slot) else { continue };
-        let (start, end) = (batch.q_start[b] as usize, batch.q_start[b + 1] as usize);
-        let seen = batch.positions.get(start).map_or(0, |p| *p as usize) + (end - start);
+    for slot in 0..slots {
+        let owner = batch.slot.iter().position(|s| *s == slot as i32);
+        let seen = owner.map_or(0, |b| seen(batch, b));
         let rows = match &ty.kind {
             StateKind::Token { .. } => seen,
             StateKind::Pool { pool, .. } => seen / *pool as usize,
@@ -62,6 +72,11 @@ pub fn draw_state(rng: &mut Rng, ty: &StateType, batch: &Batch, slots: usize) ->
         data.slots_mut()[slot] = content;
     }
     data
+}
+
+/// What places of paged state hold that no sequence owns.
+fn nobodys(n: usize) -> Data {
+    Data::F32((0..n).map(|i| 0.5 + 0.125 * (i % 13) as f32).collect())
 }
 
 /// The device buffer that holds a logical state; places that no sequence owns hold a pattern.
@@ -79,7 +94,7 @@ pub(super) fn to_device(s: &StateData, dtype: DType, d: &Drawn) -> Vec<u8> {
                 StateData::Pool { pool, .. } => p.block_size / pool,
                 _ => p.block_size,
             };
-            let mut out = vec![0u8; p.num_blocks * per_block * width * bytes];
+            let mut out = encode(dtype, &nobodys(p.num_blocks * per_block * width));
             for (b, &slot) in d.batch.slot.iter().enumerate() {
                 let Ok(slot) = usize::try_from(slot) else { continue };
                 let rows = s.slots()[slot].len() / width.max(1);

@@ -152,7 +152,7 @@ impl Gen<'_> {
         self.looped((zero, end, 32), &[], |s, c, _| {
             let column = Ix::Seq { base: c, aligned: true };
             let outer = s.mask;
-            if a.width % 32 != 0 {
+            if !a.width.is_multiple_of(32) {
                 s.mask_below(column, a.width);
             }
             let total = s.wave_splits(a, column)?;

@@ -31,7 +31,7 @@ impl Gen<'_> {
 
     fn eval_kept(&mut self, id: ValueId, kept: &Kept, idx: &[Ix]) -> Res<Val> {
         match kept {
-            Kept::Regs(regs) => self.from_registers(id, regs, idx),
+            Kept::Regs(regs) => self.at_register(id, regs, idx),
             Kept::Shared { place, elements, by_row } => {
                 let dims = self.dims(id)?;
                 // In a head scope only the head's own elements are kept.
@@ -57,7 +57,7 @@ impl Gen<'_> {
         }
     }
 
-    fn from_registers(&mut self, id: ValueId, regs: &[Val], idx: &[Ix]) -> Res<Val> {
+    fn at_register(&mut self, id: ValueId, regs: &[Val], idx: &[Ix]) -> Res<Val> {
         let dims = self.dims(id)?;
         let flat = match self.head {
             Some((h, _)) if dims.len() == 2 && dims[0] == h => idx[1],

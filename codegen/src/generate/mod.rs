@@ -30,6 +30,7 @@ use crate::kp::build::Builder;
 use crate::kp::{Bound, Mem, Place, Program, Val, verify};
 
 pub use interface::{StepBuffer, StepScalar, Use};
+pub(crate) use row::FAULT_TOKEN;
 
 use index::Ix;
 use interface::Interface;
@@ -258,7 +259,7 @@ impl<'a> Gen<'a> {
         let step = 32 * i64::from(self.b.waves());
         self.looped((start, end, step), &[], |s, i, _| {
             let outer = s.mask;
-            if n % 32 != 0 {
+            if !n.is_multiple_of(32) {
                 let ix = Ix::Seq { base: i, aligned: true };
                 s.mask_below(ix, n);
             }

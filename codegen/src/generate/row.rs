@@ -7,7 +7,7 @@ use super::{Gen, Res, StepBuffer, StepScalar};
 use crate::kp::{Addr, Bin, Bound, Cmp, Val};
 
 /// Fault code of a token id outside of the embedding table.
-const FAULT_TOKEN: i64 = 1;
+pub const FAULT_TOKEN: i64 = 1;
 
 impl Gen<'_> {
     pub fn row_form(&mut self, rows: Dim) -> Res<()> {

@@ -20,7 +20,7 @@ impl Gen<'_> {
         let start = self.b.mul(group, lanes);
         // Every chain takes part in each round: absent elements are added as +0.
         let rounds = if n > CHAINS { n.next_multiple_of(CHAINS) } else { n };
-        let partial = rounds != n || n % 32 != 0;
+        let partial = rounds != n || !n.is_multiple_of(32);
         let end = self.b.i(rounds as i64);
         let sums = self.looped((start, end, CHAINS as i64), &[init], |s, i, carried| {
             let outer = s.mask;

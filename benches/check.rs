@@ -1,0 +1,159 @@
+//! `make bench-check`: the figures that must hold, measured; exit code 1 if one does not.
+//!
+//! - compiling the real GLM-5.3-Flash config for both targets: at most 60 s and 4 GiB;
+//! - the CPU's bf16 GEMV 24,896 x 4,096: at least 60 % of the read bandwidth measured in the same process with the same
+//!   threads.
+
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use unglue_codegen::bundle::describe::{Facts, kernel};
+use unglue_codegen::{generate, link, llvm, target};
+use unglue_ir::builder::Builder;
+use unglue_ir::graph::Graph;
+use unglue_ir::op::Domain;
+use unglue_ir::types::{DType, Dim, TensorType};
+use unglue_passes::schedule::{Bucket, schedule};
+use unglue_runtime::{ArgValue, Code, CpuDevice, CpuOptions, Device, manifest};
+
+type Failure = Box<dyn std::error::Error>;
+
+const N: u64 = 24_896;
+const K: u64 = 4_096;
+const COMPILE_SECONDS: f64 = 60.0;
+const COMPILE_MIB: u64 = 4096;
+const GEMV_SHARE: f64 = 0.6;
+const ROUNDS: usize = 15;
+
+fn main() -> ExitCode {
+    let checks: [fn() -> Result<bool, Failure>; 2] = [compile, gemv];
+    let mut ok = true;
+    for check in checks {
+        match check() {
+            Ok(passed) => ok &= passed,
+            Err(e) => {
+                println!("FAIL {e}");
+                ok = false;
+            }
+        }
+    }
+    if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn verdict(ok: bool) -> &'static str {
+    if ok { "ok  " } else { "FAIL" }
+}
+
+fn compile() -> Result<bool, Failure> {
+    let dir = tempfile::tempdir()?;
+    let config = concat!(env!("CARGO_MANIFEST_DIR"), "/models/configs/glm-5.3-flash.json");
+    let out = Command::new(env!("CARGO_BIN_EXE_unglue"))
+        .args(["compile", config, "--target", "x86-64,gfx1201", "--json", "-o"])
+        .arg(dir.path().join("glm.ug"))
+        .output()?;
+    if !out.status.success() {
+        return Err(String::from_utf8_lossy(&out.stderr).into_owned().into());
+    }
+    let summary: serde_json::Value = serde_json::from_slice(&out.stdout)?;
+    let seconds = summary["seconds"].as_f64().ok_or("no seconds")?;
+    let mib = summary["peak_mib"].as_u64().ok_or("no peak_mib")?;
+    let ok = seconds <= COMPILE_SECONDS && mib <= COMPILE_MIB;
+    println!(
+        "{} compile GLM-5.3-Flash, both targets: {seconds:.1} s (limit {COMPILE_SECONDS} s), {mib} MiB (limit {COMPILE_MIB} MiB)",
+        verdict(ok)
+    );
+    Ok(ok)
+}
+
+fn matmul() -> Result<Graph, Failure> {
+    let mut b = Builder::new("gemv");
+    let x = b.input("x", TensorType::plain(DType::Bf16, [Dim::Rows, Dim::Fixed(K)]), Domain::Normal);
+    let w = b.weight("w", TensorType::plain(DType::Bf16, [Dim::Fixed(N), Dim::Fixed(K)]));
+    let y = b.matmul(x, w)?;
+    b.output("y", y);
+    Ok(b.finish())
+}
+
+/// Median of a few runs.
+fn median(mut run: impl FnMut() -> Result<(), Failure>) -> Result<Duration, Failure> {
+    let mut times = Vec::new();
+    for _ in 0..ROUNDS {
+        let start = Instant::now();
+        run()?;
+        times.push(start.elapsed());
+    }
+    times.sort();
+    Ok(times[times.len() / 2])
+}
+
+fn gemv() -> Result<bool, Failure> {
+    let bucket = Bucket { rows_max: 1, seqs_max: 1, pools: 0 };
+    let g = matmul()?;
+    let s = schedule(&g, &bucket).map_err(|o| format!("{o:?}"))?;
+    let made = generate::generate("gemv", &g, &s, bucket)?;
+    let t = target::by_name("x86-64").ok_or("no x86-64 row")?;
+    let code = link::shared_object(&[("gemv".into(), llvm::compile_object(&made.program, t)?)], t)?;
+    let facts = Facts { class: "skinny matmul".into(), exactness: manifest::Exactness::Exact, ops: vec![] };
+    let mut device = CpuDevice::new(CpuOptions::default())?;
+    device.load(&[kernel(&g, &s, &made, facts)], &[Code { kernel: None, bytes: &code }])?;
+    let weights: Vec<u8> = (0..N * K).flat_map(|i| (0x3c00u16 + (i * 7919 % 512) as u16).to_le_bytes()).collect();
+    let x: Vec<u8> = (0..K).flat_map(|i| (0x3f00u16 + (i % 256) as u16).to_le_bytes()).collect();
+    let out = device.alloc(N * 4)?;
+    let args = made
+        .uses
+        .iter()
+        .map(|of| match of {
+            generate::Use::Input(_) => upload(&mut device, &x),
+            generate::Use::Weight(_) => upload(&mut device, &weights),
+            generate::Use::Output(_) => Ok(ArgValue::Buffer { id: out, offset: 0, bytes: N * 4 }),
+            _ => Ok(ArgValue::Scalar(1)),
+        })
+        .collect::<Result<Vec<_>, Failure>>()?;
+    let grid = s.grid().map(|a| a.value(&bucket) as u32);
+    let time = median(|| Ok(device.launch(0, grid, &args)?))?;
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let read = median(|| {
+        std::hint::black_box(read_all(&weights, threads));
+        Ok(())
+    })?;
+    let rate = |t: Duration| weights.len() as f64 / t.as_secs_f64() / 1e9;
+    let share = rate(time) / rate(read);
+    let ok = share >= GEMV_SHARE;
+    println!(
+        "{} bf16 GEMV {N} x {K}, {threads} threads: {:.1} GB/s, {:.0} % of {:.1} GB/s read in this process (limit {:.0} %)",
+        verdict(ok),
+        rate(time),
+        share * 100.0,
+        rate(read),
+        GEMV_SHARE * 100.0
+    );
+    Ok(ok)
+}
+
+fn upload(device: &mut CpuDevice, bytes: &[u8]) -> Result<ArgValue, Failure> {
+    let id = device.alloc(bytes.len() as u64)?;
+    device.write(id, 0, bytes)?;
+    Ok(ArgValue::Buffer { id, offset: 0, bytes: bytes.len() as u64 })
+}
+
+/// Sums all words with as many threads as the device uses: the read ceiling.
+fn read_all(bytes: &[u8], threads: usize) -> u64 {
+    let part = bytes.len().div_ceil(threads).next_multiple_of(64);
+    std::thread::scope(|s| {
+        let handles: Vec<_> = bytes.chunks(part).map(|c| s.spawn(move || sum_words(c))).collect();
+        handles.into_iter().map(|h| h.join().unwrap_or(0)).fold(0, u64::wrapping_add)
+    })
+}
+
+/// Eight independent chains, which the compiler keeps in vector registers.
+fn sum_words(bytes: &[u8]) -> u64 {
+    let mut acc = [0u64; 8];
+    for line in bytes.chunks_exact(64) {
+        for (a, w) in acc.iter_mut().zip(line.chunks_exact(8)) {
+            let mut word = [0u8; 8];
+            word.copy_from_slice(w);
+            *a = a.wrapping_add(u64::from_le_bytes(word));
+        }
+    }
+    acc.iter().fold(0, |a, b| a.wrapping_add(*b))
+}
