@@ -413,8 +413,8 @@ pub enum StepInput {
     BlockTable,
     /// `[L]` rows whose logits are wanted.
     LogitRows,
-    /// `[4]` first fault of the step: kernel index + 1 (0: none), row, value, [`crate::FaultKind`] code. A kernel claims
-    /// word 0 by compare-and-swap from 0, then writes the others; it makes no access with the faulty value.
+    /// `[4]` first fault of the step: kernel index + 1 (0: none), row, value, [`crate::FaultKind`] code. One workgroup of
+    /// the kernel that finds a fault writes it, if word 0 is still 0; no access is made with the faulty value.
     Status,
 }
 

@@ -9,7 +9,7 @@ use super::index::Ix;
 use super::interface::state_leaf;
 use super::state::RowPlace;
 use super::{Gen, Res, StepBuffer, StepScalar};
-use crate::kp::{Addr, Bin, Bound, Cmp, Conv, Mem, Place, Val};
+use crate::kp::{Addr, Bin, Bound, Cmp, Conv, Mem, Place, Un, Val};
 
 /// Components of one load of a pooled key: the chains of the `strided8` order.
 const VEC: u64 = 8;
@@ -36,10 +36,10 @@ impl Gen<'_> {
         self.mask_below(at, total);
         let inside = self.mask;
         let p = self.row_place();
-        let (index, complete) = self.pool_rows(&p, at, pool, width);
+        let (index, complete, stored) = self.pool_rows(&p, at, pool, width);
         self.mask = Some(match inside {
-            Some(m) => self.b.and(m, complete),
-            None => complete,
+            Some(m) => self.b.and(m, stored),
+            None => stored,
         });
         let (keys, _) = self.leaf(state_leaf(self.g, args[2]))?;
         let score = self.head_sum(node, (keys, index), heads, width)?;
@@ -53,8 +53,9 @@ impl Gen<'_> {
         Ok(())
     }
 
-    /// First element of each lane's pooled key, and whether the pool is complete at the row.
-    fn pool_rows(&mut self, p: &RowPlace, at: Ix, pool: u64, width: u64) -> (Val, Val) {
+    /// First element of each lane's pooled key, whether the pool is complete at the row, and whether its key is stored:
+    /// a sequence without a slot has complete pools whose keys are 0.
+    fn pool_rows(&mut self, p: &RowPlace, at: Ix, pool: u64, width: u64) -> (Val, Val, Val) {
         let numbers = at.lanes(&mut self.b);
         let (size, per_seq) = (self.scalar(StepScalar::BlockSize), self.scalar(StepScalar::BlocksPerSeq));
         let blocks = self.scalar(StepScalar::NumBlocks);
@@ -63,6 +64,9 @@ impl Gen<'_> {
         let seen = self.b.add(p.position, one);
         let done = self.b.div(seen, k);
         let mut fine = self.b.cmp(Cmp::Lt, numbers, done);
+        let slotless = self.b.un(Un::Not, p.live);
+        let slotless = self.b.and(slotless, p.known);
+        let zeros = self.b.and(fine, slotless);
         fine = self.b.and(fine, p.live);
         let rows = self.b.div(size, k);
         let (entry, inside) = (self.b.div(numbers, rows), self.b.rem(numbers, rows));
@@ -80,7 +84,8 @@ impl Gen<'_> {
         let first = self.b.bin(Bin::Mul, block, rows);
         let row = self.b.bin(Bin::Add, first, inside);
         let width = self.b.i64(width as i64);
-        (self.b.bin(Bin::Mul, row, width), fine)
+        let complete = self.b.bin(Bin::Or, fine, zeros);
+        (self.b.bin(Bin::Mul, row, width), complete, fine)
     }
 
     /// head_scale * sum_a w_a * max(dot_scale * (q_a . K), 0), heads ascending by fma from +0.

@@ -19,6 +19,8 @@ pub struct RowPlace {
     pub start: Val,
     /// Slot, 0 if there is none.
     pub slot: Val,
+    /// The row belongs to a sequence.
+    pub known: Val,
     /// The row belongs to a sequence with a slot inside the state.
     pub live: Val,
     pub position: Val,
@@ -53,7 +55,7 @@ impl Gen<'_> {
         let (slot, has_slot) = self.slot_of(seq);
         let live = self.b.and(known, has_slot);
         let position = self.row_step(StepBuffer::Positions);
-        RowPlace { seq, start, slot, live, position }
+        RowPlace { seq, start, slot, known, live, position }
     }
 
     /// Physical row of a token (or, with `pool`, of its pool) and whether it exists. Uniform position.

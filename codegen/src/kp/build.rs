@@ -14,13 +14,14 @@ pub struct Builder {
     program: Program,
     blocks: Vec<Vec<Stmt>>,
     known: Vec<HashMap<Expr, Val>>,
+    ints: HashMap<Val, i32>,
 }
 
 impl Builder {
     #[must_use]
     pub fn new(name: &str, waves: u32) -> Self {
         let program = Program { name: name.into(), waves, params: vec![], shared: vec![], types: vec![], body: vec![] };
-        Builder { program, blocks: vec![vec![]], known: vec![HashMap::new()] }
+        Builder { program, blocks: vec![vec![]], known: vec![HashMap::new()], ints: HashMap::new() }
     }
 
     #[must_use]
@@ -93,7 +94,9 @@ impl Builder {
     }
 
     pub fn i(&mut self, x: i64) -> Val {
-        self.emit(Expr::I32(x as i32), Ty::Uniform(Elem::I32))
+        let v = self.emit(Expr::I32(x as i32), Ty::Uniform(Elem::I32));
+        self.ints.insert(v, x as i32);
+        v
     }
 
     pub fn i64(&mut self, x: i64) -> Val {
@@ -174,10 +177,7 @@ impl Builder {
     /// Value of a constant i32.
     #[must_use]
     pub fn known_int(&self, v: Val) -> Option<i32> {
-        self.known.iter().rev().flat_map(|k| k.iter()).find_map(|(e, w)| match e {
-            Expr::I32(n) if *w == v => Some(*n),
-            _ => None,
-        })
+        self.ints.get(&v).copied()
     }
 
     pub fn add(&mut self, a: Val, b: Val) -> Val {

@@ -1,0 +1,51 @@
+//! Kernels as text: each `filetests/NAME.ir` is one kernel's graph; `NAME.kp` beside it holds its schedule and program, or
+//! the obstacle that forbids it. `UPDATE=1` rewrites the expectations.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use unglue_codegen::generate::generate;
+use unglue_passes::schedule::{Bucket, schedule};
+
+/// Schedule and program of a graph for steps of one row and of up to four.
+fn describe(text: &str) -> String {
+    let graph = unglue_ir::text::parse_graph(text).unwrap();
+    unglue_ir::verify::graph(&graph).unwrap();
+    let mut out = String::new();
+    let mut last = String::new();
+    for rows_max in [1, 4] {
+        let bucket = Bucket { rows_max, seqs_max: rows_max, pools: 0 };
+        let shown = match schedule(&graph, &bucket) {
+            Err(o) => format!("obstacle {}: {}\n", o.rule, o.detail),
+            Ok(s) => {
+                let made = generate(&graph.name, &graph, &s, bucket).unwrap();
+                format!("{}\n{}", s.describe(), made.program.to_text())
+            }
+        };
+        if shown == last {
+            writeln!(out, "# up to {rows_max} rows: the same").unwrap();
+        } else {
+            write!(out, "# up to {rows_max} rows\n{shown}").unwrap();
+        }
+        last = shown;
+    }
+    out
+}
+
+#[test]
+fn kernels_are_as_recorded() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/filetests");
+    let mut files: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|e| e.unwrap().path()).collect();
+    files.retain(|f| f.extension().is_some_and(|e| e == "ir"));
+    files.sort();
+    assert!(!files.is_empty());
+    for file in files {
+        let got = describe(&std::fs::read_to_string(&file).unwrap());
+        let expected = file.with_extension("kp");
+        if std::env::var_os("UPDATE").is_some() {
+            std::fs::write(&expected, &got).unwrap();
+        }
+        let want = std::fs::read_to_string(&expected).unwrap_or_default();
+        assert!(got == want, "{} differs; look, then run with UPDATE=1. Now:\n{got}", expected.display());
+    }
+}
