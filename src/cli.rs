@@ -130,10 +130,10 @@ pub struct Run {
     /// Threads of the cpu device; 0 takes all cores. Results do not depend on it
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
-    /// Write logits of all fed rows, and states, to a safetensors file
+    /// Write the logits of all fed rows to a safetensors file
     #[arg(long, value_name = "FILE")]
     pub dump: Option<PathBuf>,
-    /// With --dump: streams, router and indexer choices, captures, states as well
+    /// With --dump: streams, router and indexer choices, captures and the states after the fed ids as well
     #[arg(long, requires = "dump")]
     pub taps: bool,
     /// Tokens of a block of paged state (a multiple of the model's pool size)

@@ -231,6 +231,6 @@ mod tests {
         assert_eq!(steps(7, 3, 7), [0..3, 3..6, 6..7]);
         assert_eq!(steps(7, 3, 5), [0..3, 3..5, 5..6, 6..7]);
         assert_eq!(steps(2, 16, 0), [0..1, 1..2]);
-        assert_eq!(steps(2, usize::MAX, 2), [0..2]);
+        assert_eq!(steps(2, usize::MAX, 2).len(), 1);
     }
 }
