@@ -16,9 +16,11 @@ use unglue_models::glm5_next::{BuildOptions, Config, trunk};
 use unglue_models::safetensors::{SafeTensors, Stored};
 use unglue_models::{Activation, Trunk};
 
-/// A path below `tests/golden`.
+/// A path below `tests/golden`, for tests of this package and of the workspace's root.
 pub fn golden(path: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/golden").join(path)
+    let package = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let here = package.join("tests/golden");
+    if here.is_dir() { here.join(path) } else { package.join("../tests/golden").join(path) }
 }
 
 /// A golden safetensors file.

@@ -1,11 +1,7 @@
-//! Single operations through the interpreter against `glm5_next_ops` (specification section 14: 2e-6 rel; 5e-6 for o
-//! and S after many tokens).
-// Helpers of a test crate are tests too; clippy sees only the functions marked so.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+//! The cases: single operations against `glm5_next_ops`. How graphs are run is the including test's: its
+//! `common::Eval`.
 
-mod common;
-
-use common::{Errors, Eval, F32, Golden, rel, rows};
+use crate::common::{self, Errors, Eval, F32, Golden, rel, rows};
 use unglue_ir::interp::{Batch, Data, StateData, Tensor, WeightRef};
 use unglue_ir::op::{Domain, Op};
 use unglue_ir::types::{DType, Dim, StateKind, TensorType};

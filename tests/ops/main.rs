@@ -1,0 +1,7 @@
+//! Single operations through compiled x86-64 kernels against `glm5_next_ops`, and bit for bit against the interpreter.
+//! The cases are those of the interpreter's own test in `models`.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+#[path = "../../models/tests/ops/cases.rs"]
+mod cases;
+mod common;
