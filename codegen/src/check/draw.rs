@@ -118,8 +118,10 @@ fn season(rng: &mut Rng, value: &mut Tensor, (ty, domain): (&TensorType, Domain)
     }
     let unit = domain == Domain::Unit;
     if flavour.ties {
-        data.iter_mut()
-            .for_each(|x| *x = if unit { ((*x * 8.0).floor() + 0.5) / 8.0 } else { (*x * 2.0).round() / 2.0 });
+        // The largest number is among them: there ties decide.
+        let coarse =
+            |x: f32| if unit { ((x * 8.0).floor() + 0.5) / 8.0 } else { (x * 2.0).round().clamp(-2.0, 2.0) / 2.0 };
+        data.iter_mut().for_each(|x| *x = coarse(*x));
     }
     if flavour.special && !unit {
         let row = rng.below(rows as u64) as usize;

@@ -20,6 +20,8 @@ use unglue_runtime::{ArgValue, BufferId, Device};
 use crate::error::CodegenError;
 use crate::generate::{FAULT_TOKEN, StepBuffer, StepScalar, Use};
 
+pub use state::{Paged, block_table};
+
 /// A kernel under test.
 pub struct Subject<'a> {
     pub name: &'a str,
@@ -65,6 +67,12 @@ struct Drawn<'a> {
     states: BTreeMap<String, StateData>,
 }
 
+impl Drawn<'_> {
+    fn paged(&self) -> Paged<'_> {
+        Paged { paging: &self.paging, batch: &self.batch, block_table: &self.block_table }
+    }
+}
+
 /// Runs the subject once on drawn inputs; `Ok(Some)` is a wrong result.
 ///
 /// # Errors
@@ -92,8 +100,10 @@ fn cannot(subject: &Subject, e: &dyn std::fmt::Display) -> CodegenError {
     CodegenError::Check { kernel: subject.name.into(), found: e.to_string() }
 }
 
-/// Bytes that nothing has written yet: NaN as floats, -1 as numbers.
+/// What is behind the end of rows and buffers: NaN as floats, -1 as numbers.
 const PATTERN: u8 = 0xff;
+/// What outputs hold before: no NaN, which reading too far would give as well.
+const UNWRITTEN: u8 = 0xa5;
 /// Buffers are filled up to a multiple of this: behind it a device can make accesses fault.
 const SLACK: usize = 64;
 
@@ -143,7 +153,7 @@ impl Run<'_, '_> {
                 other => {
                     let mut bytes = self.content(other)?;
                     let len = bytes.len();
-                    bytes.resize(len.max(1).next_multiple_of(SLACK), PATTERN);
+                    bytes.resize(len.max(1).next_multiple_of(SLACK), pattern(other));
                     let id = self.device.alloc(bytes.len() as u64).map_err(|e| cannot(self.subject, &e))?;
                     self.buffers.insert(i, (id, len));
                     self.device.write(id, 0, &bytes).map_err(|e| cannot(self.subject, &e))?;
@@ -211,12 +221,12 @@ impl Run<'_, '_> {
             Use::Weight(name) => d.weights.get(name).ok_or_else(|| missing(name))?.bytes.to_vec(),
             Use::State(name) => {
                 let s = d.states.get(name).ok_or_else(|| missing(name))?;
-                state::to_device(s, self.state_dtype(name), d)
+                d.paged().to_device(s, self.state_dtype(name))
             }
             Use::Output(name) => {
                 let (_, v) = self.output(name)?;
                 let n = self.output_row_elements(v);
-                vec![PATTERN; n * bytes_of(self.subject.graph, v) * self.subject.bucket.rows_max as usize]
+                vec![UNWRITTEN; n * bytes_of(self.subject.graph, v) * self.subject.bucket.rows_max as usize]
             }
             Use::Step(s) => ints(match s {
                 StepBuffer::Positions => &d.batch.positions,
@@ -283,7 +293,7 @@ impl Run<'_, '_> {
     ) -> Result<Option<Mismatch>, CodegenError> {
         let Some(want) = want.get(name) else { return Ok(None) };
         let dtype = self.state_dtype(name);
-        let expected = state::to_device(want, dtype, self.drawn);
+        let expected = self.drawn.paged().to_device(want, dtype);
         let (got, want) = (decode(dtype, &self.read(param)?), decode(dtype, &expected));
         let wrong = first_difference(&got, &want, |_| true);
         Ok(wrong.map(|i| self.mismatch(name, i, 0, (&got, &want), seed)))
@@ -316,7 +326,7 @@ impl Run<'_, '_> {
             _ => *len,
         };
         let bytes = self.read(param)?;
-        let wrong = bytes.get(start..).and_then(|b| b.iter().position(|b| *b != PATTERN));
+        let wrong = bytes.get(start..).and_then(|b| b.iter().position(|b| *b != pattern(of)));
         Ok(wrong.map(|i| Mismatch {
             kernel: self.subject.name.into(),
             value: format!("{of:?}"),
@@ -343,6 +353,10 @@ impl Run<'_, '_> {
             seed,
         }
     }
+}
+
+fn pattern(of: &Use) -> u8 {
+    if matches!(of, Use::Output(_)) { UNWRITTEN } else { PATTERN }
 }
 
 fn bytes_of(g: &Graph, v: unglue_ir::graph::ValueId) -> usize {

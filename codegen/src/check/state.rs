@@ -7,7 +7,7 @@ use unglue_ir::op::Op;
 use unglue_ir::types::{DType, StateKind, StateType, Type};
 use unglue_passes::schedule::Bucket;
 
-use super::{Drawn, Paging, encode};
+use super::{Paging, decode, encode};
 
 /// Slots of a check: more than its sequences, so that some belong to nobody.
 const SLOTS: usize = 6;
@@ -79,33 +79,67 @@ fn nobodys(n: usize) -> Data {
     Data::F32((0..n).map(|i| 0.5 + 0.125 * (i % 13) as f32).collect())
 }
 
-/// The device buffer that holds a logical state; places that no sequence owns hold a pattern.
-pub(super) fn to_device(s: &StateData, dtype: DType, d: &Drawn) -> Vec<u8> {
-    let p = &d.paging;
-    let bytes = dtype.bytes() as usize;
-    let width = s.width();
-    match s {
-        StateData::Slot { .. } | StateData::Tail { .. } => {
+/// How a step's sequences keep their state on the device.
+#[derive(Clone, Copy, Debug)]
+pub struct Paged<'a> {
+    pub paging: &'a Paging,
+    pub batch: &'a Batch,
+    /// Blocks of each sequence, `blocks_per_seq` each.
+    pub block_table: &'a [i32],
+}
+
+impl Paged<'_> {
+    /// The device buffer that holds a logical state; places that no sequence owns hold a pattern.
+    pub fn to_device(&self, s: &StateData, dtype: DType) -> Vec<u8> {
+        let width = s.width();
+        let Some(per_block) = self.rows_of_block(s) else {
             let flat: Vec<f32> = s.slots().iter().flatten().copied().collect();
-            encode(dtype, &Data::F32(flat))
-        }
-        StateData::Token { .. } | StateData::Pool { .. } => {
-            let per_block = match s {
-                StateData::Pool { pool, .. } => p.block_size / pool,
-                _ => p.block_size,
-            };
-            let mut out = encode(dtype, &nobodys(p.num_blocks * per_block * width));
-            for (b, &slot) in d.batch.slot.iter().enumerate() {
-                let Ok(slot) = usize::try_from(slot) else { continue };
-                let rows = s.slots()[slot].len() / width.max(1);
-                for i in 0..rows {
-                    let Some(block) = d.block_table.get(b * p.blocks_per_seq + i / per_block) else { continue };
-                    let at = (*block as usize * per_block + i % per_block) * width * bytes;
-                    let row = encode(dtype, &Data::F32(s.slots()[slot][i * width..(i + 1) * width].to_vec()));
-                    out[at..at + row.len()].copy_from_slice(&row);
-                }
+            return encode(dtype, &Data::F32(flat));
+        };
+        let mut out = encode(dtype, &nobodys(self.paging.num_blocks * per_block * width));
+        for (b, &slot) in self.batch.slot.iter().enumerate() {
+            let Ok(slot) = usize::try_from(slot) else { continue };
+            let rows = s.slots()[slot].len() / width.max(1);
+            for i in 0..rows {
+                let Some(at) = self.place(b, i, per_block) else { continue };
+                let row = encode(dtype, &Data::F32(s.slots()[slot][i * width..(i + 1) * width].to_vec()));
+                let at = at * row.len();
+                out[at..at + row.len()].copy_from_slice(&row);
             }
-            out
         }
+        out
+    }
+
+    /// Inverse of [`Paged::to_device`] after the step: `s` gets what the buffer holds for the step's sequences; their
+    /// tokens are as many as the step left them with.
+    pub fn from_device(&self, s: &mut StateData, dtype: DType, bytes: &[u8]) {
+        let Data::F32(values) = decode(dtype, bytes) else { return };
+        let (width, per_block) = (s.width(), self.rows_of_block(s));
+        let pool = if let StateData::Pool { pool, .. } = s { *pool } else { 1 };
+        let Some(per_block) = per_block else {
+            let mut from = values.into_iter();
+            s.slots_mut().iter_mut().flatten().for_each(|x| *x = from.next().unwrap_or(f32::NAN));
+            return;
+        };
+        for (b, &slot) in self.batch.slot.iter().enumerate() {
+            let Ok(slot) = usize::try_from(slot) else { continue };
+            let places = (0..seen(self.batch, b) / pool).filter_map(|i| self.place(b, i, per_block));
+            s.slots_mut()[slot] = places.flat_map(|at| &values[at * width..(at + 1) * width]).copied().collect();
+        }
+    }
+
+    /// Rows that a block holds; none for state that is not paged.
+    fn rows_of_block(&self, s: &StateData) -> Option<usize> {
+        match s {
+            StateData::Slot { .. } | StateData::Tail { .. } => None,
+            StateData::Token { .. } => Some(self.paging.block_size),
+            StateData::Pool { pool, .. } => Some(self.paging.block_size / pool),
+        }
+    }
+
+    /// Row of the buffer that holds row `i` of sequence `b`.
+    fn place(&self, b: usize, i: usize, per_block: usize) -> Option<usize> {
+        let block = self.block_table.get(b * self.paging.blocks_per_seq + i / per_block)?;
+        Some(*block as usize * per_block + i % per_block)
     }
 }

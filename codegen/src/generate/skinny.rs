@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use unglue_ir::graph::ValueId;
 use unglue_ir::op::Op;
 use unglue_ir::order::Order;
+use unglue_ir::types::Dim;
 use unglue_passes::schedule::{Label, Segment, Skinny, YAxis, strip_reshapes};
 
 use super::index::{Ix, flatten};
@@ -42,7 +43,7 @@ struct Span {
 
 impl Gen<'_> {
     pub fn skinny_form(&mut self, s: &Skinny) -> Res<()> {
-        let rows = self.scalar(StepScalar::Rows);
+        let rows = self.row_count();
         if s.rows_on_grid {
             self.row = self.b.group(2);
             let here = self.b.cmp(Cmp::Lt, self.row, rows);
@@ -53,6 +54,13 @@ impl Gen<'_> {
         }
         self.prologue(s)?;
         self.segments(s, rows)
+    }
+
+    /// Rows of the kernel's leading axis in this step.
+    fn row_count(&mut self) -> Val {
+        let leads = |id| self.g.ty(id).tensor().and_then(|t| t.shape.first()) == Some(&Dim::Logits);
+        let logits = self.g.outputs.iter().any(|(_, v)| leads(*v));
+        self.scalar(if logits { StepScalar::Logits } else { StepScalar::Rows })
     }
 
     fn prologue(&mut self, s: &Skinny) -> Res<()> {
@@ -67,7 +75,7 @@ impl Gen<'_> {
             self.keep_all(&staged, 1)?;
             return self.side_outputs(s);
         }
-        let (zero, end) = (self.b.i(0), self.scalar(StepScalar::Rows));
+        let (zero, end) = (self.b.i(0), self.row_count());
         self.looped((zero, end, 1), &[], |g, row, _| {
             g.row = row;
             g.keep_all(&staged, rows)?;

@@ -580,3 +580,13 @@ pub fn argmax(n: u64) -> Graph {
     b.output("argmax", ids);
     b.finish()
 }
+
+/// Final projection of the wanted rows.
+pub fn head(d: u64, v: u64) -> Graph {
+    let mut b = Builder::new("head");
+    let x = input(&mut b, "x", DType::Bf16, &[Dim::Logits, f(d)]);
+    let w = weight(&mut b, "w", DType::Bf16, &[v, d]);
+    let y = b.matmul(x, w).unwrap();
+    b.output("logits", y);
+    b.finish()
+}

@@ -1,5 +1,7 @@
 //! Generated kernels on the CPU against the interpreter, bit for bit.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
 mod bodies;
 
 use unglue_codegen::bundle::describe::{Facts, kernel};
@@ -133,5 +135,6 @@ fn attention() {
 fn ends() {
     all_buckets("embed", &bodies::embed(50, 96, 4), 0);
     all_buckets("final", &bodies::final_mean(4, 96), 0);
+    all_buckets("head", &bodies::head(96, 50), 0);
     all_buckets("argmax", &bodies::argmax(1000), 0);
 }

@@ -198,6 +198,8 @@ pub fn inline_cost(g: &Graph, id: ValueId, kept: &BTreeSet<ValueId>) -> u64 {
     let own = match &node.op {
         op if is_view(op) => 0,
         Op::Unary(_) => 8,
+        // A few taps, each behind a branch.
+        Op::CausalConv | Op::PoolWindow { .. } => 8,
         Op::Reduce { axis, .. } => {
             let n = g.ty(node.args[0]).tensor().and_then(|t| t.shape[*axis as usize].fixed()).unwrap_or(1);
             return inline_cost(g, node.args[0], kept).saturating_mul(n.min(64));

@@ -1,0 +1,82 @@
+//! Mutated kernels: `check` finds every one of them, and nothing in the kernels that they were made from.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+#[path = "../kernels/bodies.rs"]
+#[allow(dead_code, reason = "bodies of kernels that are not mutated")]
+mod bodies;
+mod mutations;
+mod rewrite;
+
+use unglue_codegen::bundle::describe::{Facts, kernel};
+use unglue_codegen::check::{Mismatch, Subject, check};
+use unglue_codegen::generate::{Generated, generate};
+use unglue_codegen::kp::{Program, verify};
+use unglue_codegen::{link, llvm, target};
+use unglue_ir::graph::Graph;
+use unglue_passes::schedule::{Bucket, Schedule, schedule};
+use unglue_runtime::{Code, CpuDevice, CpuOptions, Device, Guard, manifest};
+
+use mutations::Mutation;
+
+/// Seeds of a check; all that `check` draws beside random numbers is in them.
+const SEEDS: u64 = 6;
+
+/// A kernel before it is compiled.
+struct Subjected {
+    graph: Graph,
+    bucket: Bucket,
+    schedule: Schedule,
+    made: Generated,
+}
+
+fn subjected(name: &str, graph: &Graph, rows_max: u32, pools: u64) -> Subjected {
+    let bucket = Bucket { rows_max, seqs_max: 4.min(rows_max), pools };
+    let schedule = schedule(graph, &bucket).unwrap_or_else(|o| panic!("{name}: {o:?}"));
+    let made = generate(name, graph, &schedule, bucket).unwrap_or_else(|e| panic!("{name}: {e}"));
+    Subjected { graph: graph.clone(), bucket, schedule, made }
+}
+
+/// Compiles a program in the kernel's place; what the seeds find.
+fn found(s: &Subjected, program: Program) -> Option<Mismatch> {
+    let name = program.name.clone();
+    verify::verify(&program).unwrap_or_else(|e| panic!("{name}: {e}\n{}", program.to_text()));
+    let t = target::by_name("x86-64").unwrap();
+    let object = llvm::compile_object(&program, t).unwrap_or_else(|e| panic!("{e}\n{}", program.to_text()));
+    let code = link::shared_object(&[(name.clone(), object)], t).unwrap();
+    let facts = Facts { class: "other".into(), exactness: manifest::Exactness::Exact, ops: vec![] };
+    let made = Generated { program, uses: s.made.uses.clone() };
+    let k = kernel(&s.graph, &s.schedule, &made, facts);
+    let options = CpuOptions { threads: 2, guard: Guard::Aligned, poison_shared: true };
+    let mut device = CpuDevice::new(options).unwrap();
+    device.load(&[k], &[Code { kernel: None, bytes: &code }]).unwrap();
+    let (uses, grid) = (&s.made.uses, s.schedule.grid());
+    let subject = Subject { name: &name, number: 0, graph: &s.graph, uses, grid, bucket: s.bucket };
+    (0..SEEDS).find_map(|seed| check(&mut device, &subject, seed).unwrap_or_else(|e| panic!("{e}")))
+}
+
+/// What is wrong with a mutation; `None` if `check` finds it.
+fn missed(m: &Mutation) -> Option<String> {
+    let s = subjected(m.name, &(m.graph)(), m.rows_max, m.pools);
+    let mut mutated = s.made.program.clone();
+    (m.mutate)(&mut mutated);
+    if mutated == s.made.program {
+        return Some(format!("{}: the mutation found nothing to change\n{}", m.name, mutated.to_text()));
+    }
+    if let Some(wrong) = found(&s, s.made.program.clone()) {
+        return Some(format!("{}: the kernel is wrong before it is mutated: {wrong}", m.name));
+    }
+    match found(&s, mutated) {
+        Some(wrong) => {
+            println!("{:<40} {wrong}", m.name);
+            None
+        }
+        None => Some(format!("{}: not found by {SEEDS} seeds", m.name)),
+    }
+}
+
+#[test]
+fn every_mutated_kernel_is_found() {
+    let wrong: Vec<String> = mutations::all().iter().filter_map(missed).collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

@@ -1,0 +1,44 @@
+//! Every kernel of single layers against the interpreter, at half of the real widths and at the real ones.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+use std::process::Command;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// One layer of each kind, with weights of a few experts: more would add bytes, not code.
+const LAYERS: [&str; 4] = ["--layers", "0,3-4", "--expert-slots", "12"];
+
+fn succeed(args: &[&str]) -> Value {
+    let done = Command::new(env!("CARGO_BIN_EXE_unglue")).args(args).output().unwrap();
+    let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    assert_eq!(done.status.code(), Some(0), "{args:?}:\n{out}\n{err}");
+    serde_json::from_str(&out).unwrap()
+}
+
+/// Compiles layers of a config (a path below the repository) and verifies each kernel.
+fn verify_layers(config: &str) {
+    let folder = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let bundle = folder.path().join("layers.ug");
+    let bundle = bundle.to_str().unwrap();
+    let config = format!("{}/{config}", env!("CARGO_MANIFEST_DIR"));
+    let compiled =
+        succeed(&[&["compile", &config, "-o", bundle, "--target", "x86-64", "--json"][..], &LAYERS].concat());
+    let verified = succeed(&["verify", bundle, "--device", "cpu", "--draws", "1", "--json"]);
+    assert_eq!(verified["wrong"], Value::Array(vec![]));
+    assert!(verified["kernels"].as_u64().unwrap() > 0);
+    assert_eq!(verified["kernels"], compiled["kernels"], "each kernel is launched in some bucket");
+}
+
+#[test]
+fn half_width_layers() {
+    verify_layers("tests/configs/half.json");
+}
+
+/// Draws the 634 million weights of the embedding and of the output head once a kernel: about 4 GB of memory.
+#[test]
+#[cfg_attr(not(feature = "long-tests"), ignore = "minutes; needs --features long-tests")]
+fn real_dimension_layers() {
+    verify_layers("models/configs/glm-5.3-flash.json");
+}

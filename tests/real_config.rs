@@ -1,0 +1,182 @@
+//! GLM-5.3-Flash at its real sizes, compiled whole: resources of every kernel, launches, and nothing left out.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::Command;
+use std::sync::OnceLock;
+
+use serde_json::Value;
+use unglue_ir::op::Op;
+use unglue_runtime::Bundle;
+use unglue_runtime::manifest::{Arg, Kernel, MAX_KERNEL_NAME, Manifest, Mem, StateRole};
+
+const CONFIG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/models/configs/glm-5.3-flash.json");
+const GPU: &str = "gfx1201";
+const LAYERS: usize = 45;
+const DSA_LAYERS: usize = 11;
+const KDA_LAYERS: usize = LAYERS - DSA_LAYERS;
+const MOE_LAYERS: usize = 42;
+const EXPERTS: usize = 288;
+/// Budget of the one-row bucket.
+const LAUNCHES_PER_LAYER: usize = 16;
+const MAX_LDS: u64 = 65536;
+/// 16 shared arrays of a kernel at most, each with less than 64 bytes of padding in the manifest.
+const SHARED_SLACK: u64 = 16 * 64;
+const MAX_VGPRS: u32 = 256;
+/// Ops that view, convert or copy values: a launch for these alone is a fusion that was missed.
+const GLUE: [&str; 7] = ["cast", "reshape", "broadcast", "slice", "project", "concat", "gather_rows"];
+
+/// The bundle, compiled once for all tests.
+fn bundle() -> &'static Bundle {
+    static BUNDLE: OnceLock<Bundle> = OnceLock::new();
+    BUNDLE.get_or_init(|| {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("real-config.ug");
+        let done = Command::new(env!("CARGO_BIN_EXE_unglue"))
+            .args(["compile", CONFIG, "-o", path.to_str().unwrap(), "--target", "gfx1201,x86-64", "--json"])
+            .output()
+            .unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        Bundle::open(path).unwrap()
+    })
+}
+
+fn manifest() -> &'static Manifest {
+    bundle().manifest()
+}
+
+fn report() -> Value {
+    serde_json::from_slice(bundle().report().unwrap()).unwrap()
+}
+
+/// The ops of a kernel, without their numbers.
+fn ops(kernel: &Kernel) -> Vec<&str> {
+    kernel.ops.iter().map(|o| o.split_once(' ').unwrap().1).collect()
+}
+
+#[test]
+fn every_kernel_fits_the_gpu() {
+    for k in &manifest().kernels {
+        let r = k.resources.get(GPU).unwrap_or_else(|| panic!("{}: no resources for {GPU}", k.name));
+        assert_eq!((r.vgpr_spills, r.sgpr_spills, r.scratch_bytes), (0, 0, 0), "{}: {r:?}", k.name);
+        assert!(r.lds_bytes <= MAX_LDS && (1..=MAX_VGPRS).contains(&r.vgprs), "{}: {r:?}", k.name);
+        // The manifest rounds each of a kernel's shared arrays up to 64 bytes; the linker packs them.
+        let declared = (k.shared_bytes.saturating_sub(SHARED_SLACK), k.shared_bytes);
+        let fits = if k.shared_bytes == 0 { r.lds_bytes == 0 } else { r.lds_bytes > declared.0 };
+        assert!(fits && r.lds_bytes <= declared.1, "{}: {r:?}, {declared:?}", k.name);
+        assert!(r.occupancy >= 1 && r.code_bytes > 0, "{}: {r:?}", k.name);
+    }
+}
+
+#[test]
+fn every_kernel_has_code_a_name_and_parameters() {
+    let m = manifest();
+    let code: BTreeSet<u32> = bundle().code(GPU).unwrap().iter().filter_map(|c| c.kernel).collect();
+    assert_eq!(code, (0..m.kernels.len() as u32).collect());
+    assert_eq!(bundle().code("x86-64").unwrap().len(), 1);
+    for k in &m.kernels {
+        assert!((1..=MAX_KERNEL_NAME).contains(&k.name.len()), "{}", k.name);
+        assert!(!k.params.is_empty() && !k.ops.is_empty() && !k.ir.is_empty(), "{}", k.name);
+    }
+    for (b, launch) in m.buckets.iter().flat_map(|b| b.launches.iter().map(move |l| (b, l))) {
+        let k = &m.kernels[launch.kernel as usize];
+        assert_eq!(launch.args.len(), k.params.len(), "{} for {} rows", k.name, b.rows_max);
+    }
+}
+
+#[test]
+fn launches_of_a_token_are_few() {
+    let first = &manifest().buckets[0];
+    assert_eq!(first.rows_max, 1);
+    let launches = first.launches.len();
+    assert!(launches <= LAUNCHES_PER_LAYER * LAYERS, "{launches} launches in {LAYERS} layers");
+    let layers: BTreeSet<u32> = first.launches.iter().filter_map(|l| l.layer).collect();
+    assert_eq!(layers.len(), LAYERS);
+}
+
+#[test]
+fn no_launch_only_moves_or_converts() {
+    for b in &manifest().buckets {
+        for launch in &b.launches {
+            let k = &manifest().kernels[launch.kernel as usize];
+            let works = ops(k).iter().any(|op| !GLUE.contains(op));
+            assert!(works, "{} for {} rows only has {:?}", k.name, b.rows_max, k.ops);
+        }
+    }
+}
+
+/// Saturation may rewrite arithmetic; it never drops what reads a weight or changes a state.
+#[test]
+fn every_op_is_in_a_kernel() {
+    let text = std::str::from_utf8(bundle().trunk_ir().unwrap()).unwrap();
+    let trunk = unglue_ir::text::parse_module(text).unwrap();
+    let report = report();
+    let names: BTreeSet<&str> = manifest().kernels.iter().map(|k| k.name.as_str()).collect();
+    for bucket in report["buckets"].as_array().unwrap() {
+        let bodies = bucket["bodies"].as_array().unwrap();
+        assert_eq!(bodies.len(), trunk.bodies.len());
+        for (reported, declared) in bodies.iter().zip(&trunk.bodies) {
+            let at = format!("{} for {} rows", declared.name, bucket["rows_max"]);
+            assert_eq!(reported["body"], declared.name, "{at}");
+            let ops = reported["ops"].as_array().unwrap();
+            let homeless: Vec<_> = ops.iter().filter(|o| o["kernels"].as_array().unwrap().is_empty()).collect();
+            assert!(homeless.is_empty(), "{at}: {homeless:?}");
+            let mut kept: BTreeMap<&str, usize> = BTreeMap::new();
+            ops.iter().for_each(|o| *kept.entry(o["op"].as_str().unwrap()).or_default() += 1);
+            for (op, n) in heavy_ops(declared) {
+                assert_eq!(kept.get(op).copied().unwrap_or(0), n, "{at}: {op}");
+            }
+            for kernel in reported["kernels"].as_array().unwrap() {
+                assert!(names.contains(kernel["name"].as_str().unwrap()), "{at}: {}", kernel["name"]);
+            }
+        }
+    }
+}
+
+/// How often a body has each op that is more than elementwise.
+fn heavy_ops(body: &unglue_ir::graph::Graph) -> BTreeMap<&'static str, usize> {
+    let mut count = BTreeMap::new();
+    for op in body.nodes.iter().map(|n| &n.op) {
+        let light = matches!(op, Op::Unary(_) | Op::Binary(_) | Op::Cast(_) | Op::ConstF32(_) | Op::Reduce { .. });
+        let leaf = matches!(op, Op::Input { .. } | Op::Weight { .. } | Op::State { .. });
+        if !light && !leaf && !GLUE.contains(&op.name()) {
+            *count.entry(op.name()).or_default() += 1;
+        }
+    }
+    count
+}
+
+#[test]
+fn states_are_those_of_the_layer_kinds() {
+    let count = |role| manifest().states.iter().filter(|s| s.role == role).count();
+    for role in [StateRole::Recurrent, StateRole::Conv] {
+        assert_eq!(count(role), KDA_LAYERS, "{role:?}");
+    }
+    for role in [StateRole::Latent, StateRole::PoolKeys, StateRole::Tail] {
+        assert_eq!(count(role), DSA_LAYERS, "{role:?}");
+    }
+    assert_eq!(manifest().states.len(), 2 * KDA_LAYERS + 3 * DSA_LAYERS);
+    assert_eq!(manifest().slot_tables.len(), MOE_LAYERS);
+    assert!(manifest().slot_tables.iter().all(|t| (t.experts, t.slots) == (EXPERTS as u64, EXPERTS as u64)));
+}
+
+#[test]
+fn weights_are_those_of_the_layer_kinds() {
+    let m = manifest();
+    let stacks: Vec<_> = m.weights.iter().filter(|w| w.sources.len() == EXPERTS).collect();
+    assert_eq!(stacks.len(), 3 * MOE_LAYERS, "gate, up and down of every expert");
+    // Sites 9 a layer, KDA 10, DSA 14, dense 3, MoE 8, and embedding, final norm and head.
+    let expected = 9 * LAYERS + 10 * KDA_LAYERS + 14 * DSA_LAYERS + 3 * (LAYERS - MOE_LAYERS) + 8 * MOE_LAYERS + 3;
+    assert_eq!(m.weights.len(), expected);
+    let elements: u64 = m.weights.iter().map(|w| w.shape.iter().product::<u64>()).sum();
+    // 42 layers x 288 experts x 3 x 4096 x 2048 are 304.4e9 of them.
+    assert!((310..320).contains(&(elements / 1_000_000_000)), "{elements} elements");
+    let read: BTreeSet<u32> = m.buckets[0].launches.iter().flat_map(|l| &l.args).filter_map(weight).collect();
+    assert_eq!(read.len(), m.weights.len(), "a weight that no launch of the one-row bucket reads");
+    assert!(m.weights.iter().all(|w| matches!(w.mem, Mem::Bf16 | Mem::F32)));
+}
+
+fn weight(arg: &Arg) -> Option<u32> {
+    if let Arg::Weight(i) = arg { Some(*i) } else { None }
+}
