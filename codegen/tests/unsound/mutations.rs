@@ -20,364 +20,53 @@ const fn m(name: &'static str, graph: fn() -> Graph, rows_max: u32, pools: u64, 
 }
 
 pub fn all() -> Vec<Mutation> {
-    let mut list = sums();
-    list.extend(waves_and_lanes());
-    list.extend(values());
-    list.extend(places());
-    list.extend(choices());
+    let mut list = arithmetic();
+    list.extend(addresses());
     list
 }
 
-/// Terms that are left out, or taken too many.
-fn sums() -> Vec<Mutation> {
+/// Sums, lanes, waves, values.
+fn arithmetic() -> Vec<Mutation> {
     vec![
-        m(
-            "last_chunk_dropped",
-            || bodies::matmul(33, 700),
-            4,
-            0,
-            |p| {
-                Edit::of(p).first(|e, s| match s {
-                    Stmt::For(f) if e.is_int(f.step, 256) && e.is_int(f.end, 512) => {
-                        let mut out = vec![];
-                        let end = e.int(&mut out, 256);
-                        out.push(Stmt::For(For { end, ..f.clone() }));
-                        Change::With(out)
-                    }
-                    _ => Change::Keep,
-                });
-            },
-        ),
+        m("last_chunk_dropped", || bodies::matmul(33, 700), 4, 0, shorter_loop),
         m("last_summand_dropped", || bodies::matmul(33, 700), 4, 0, |p| constant(p, 188, 187)),
         m("count_widened", || bodies::matmul(33, 700), 4, 0, |p| constant(p, 188, 189)),
-        m(
-            "mask_widened",
-            || bodies::rms_norm(199),
-            4,
-            0,
-            |p| {
-                Edit::of(p).expr(|e, x| match x {
-                    Expr::Cmp(Cmp::Lt, a, b) if e.is_int(*b, 199) => Some(Expr::Cmp(Cmp::Le, *a, *b)),
-                    _ => None,
-                });
-            },
-        ),
-        m(
-            "mask_narrowed",
-            || bodies::head_norm(6, 40),
-            4,
-            0,
-            |p| {
-                // The first group of chains is inside in any case.
-                let mut groups = 0..;
-                Edit::of(p).first(|e, s| match s {
-                    Stmt::Let(v, Expr::Cmp(Cmp::Lt, a, b)) if e.is_int(*b, 40) && groups.next() == Some(1) => {
-                        let mut out = vec![];
-                        let end = e.int(&mut out, 39);
-                        let end = e.add(&mut out, e.ty(*b), Expr::Splat(end, 1));
-                        out.push(Stmt::Let(*v, Expr::Cmp(Cmp::Lt, *a, end)));
-                        Change::With(out)
-                    }
-                    _ => Change::Keep,
-                });
-            },
-        ),
-        m(
-            "carried_value_not_updated",
-            || bodies::delta(2, 32, 32),
-            4,
-            0,
-            |p| {
-                Edit::of(p).first(|_, s| match s {
-                    Stmt::For(f) if f.carried.len() >= 32 => {
-                        let mut f = f.clone();
-                        f.carried[31].next = f.carried[31].param;
-                        Change::With(vec![Stmt::For(f)])
-                    }
-                    _ => Change::Keep,
-                });
-            },
-        ),
-    ]
-}
-
-/// Barriers, cross-lane operations, order.
-fn waves_and_lanes() -> Vec<Mutation> {
-    vec![
+        m("mask_widened", || bodies::rms_norm(199), 4, 0, wider_mask),
+        m("mask_narrowed", || bodies::head_norm(6, 40), 4, 0, narrower_mask),
+        m("carried_value_not_updated", || bodies::delta(2, 32, 32), 4, 0, stale_value),
         m("barrier_dropped", || bodies::rms_norm(200), 4, 0, |p| drop_barrier(&mut Edit::of(p))),
-        m(
-            "barrier_before_the_store",
-            || bodies::rms_norm(200),
-            4,
-            0,
-            |p| {
-                let mut e = Edit::of(p);
-                drop_barrier(&mut e);
-                let sum = e.place("sum");
-                e.first(|_, s| match s {
-                    Stmt::Store { to, .. } if *to == sum => Change::With(vec![Stmt::Barrier, s.clone()]),
-                    _ => Change::Keep,
-                });
-            },
-        ),
-        m(
-            "barrier_of_a_round_dropped",
-            || bodies::sinkhorn(6, 19),
-            4,
-            0,
-            |p| {
-                Edit::of(p).first(|_, s| match s {
-                    Stmt::For(f) if f.body.contains(&Stmt::Barrier) => {
-                        let mut f = f.clone();
-                        let at = f.body.iter().position(|s| *s == Stmt::Barrier).unwrap();
-                        f.body.remove(at);
-                        Change::With(vec![Stmt::For(f)])
-                    }
-                    _ => Change::Keep,
-                });
-            },
-        ),
-        m(
-            "barrier_of_the_best_dropped",
-            || bodies::router(288, 8),
-            4,
-            0,
-            |p| {
-                let mut e = Edit::of(p);
-                let at = e.place("at");
-                let mut stored = false;
-                e.first(|_, s| match s {
-                    Stmt::Store { to, .. } => {
-                        stored |= *to == at;
-                        Change::Keep
-                    }
-                    Stmt::Barrier if stored => Change::Drop,
-                    _ => Change::Keep,
-                });
-            },
-        ),
+        m("barrier_before_the_store", || bodies::rms_norm(200), 4, 0, early_barrier),
+        m("barrier_of_a_round_dropped", || bodies::sinkhorn(6, 19), 4, 0, drop_barrier_in_loop),
+        m("barrier_of_the_best_dropped", || bodies::router(288, 8), 4, 0, drop_barrier_of_best),
         m("lanes_swapped", || bodies::layer_norm(96), 4, 0, |p| xor(p, 4, 16)),
         m("lanes_swapped_at_the_end", || bodies::site_sums(4, 96), 4, 0, |p| xor(p, 8, 1)),
-        m(
-            "reduction_steps_swapped",
-            || bodies::layer_norm(96),
-            4,
-            0,
-            |p| {
-                xor(p, 4, 31);
-                xor(p, 1, 4);
-                xor(p, 31, 1);
-            },
-        ),
-    ]
-}
-
-/// Arithmetic.
-fn values() -> Vec<Mutation> {
-    vec![
-        m(
-            "fma_as_mul_and_add",
-            || bodies::matmul_swiglu(80, 600),
-            4,
-            0,
-            |p| {
-                Edit::of(p).first(|e, s| match s {
-                    Stmt::Let(v, Expr::Fma(a, b, c)) => {
-                        let mut out = vec![];
-                        let product = e.add(&mut out, e.ty(*v), Expr::Bin(Bin::Mul, *a, *b));
-                        out.push(Stmt::Let(*v, Expr::Bin(Bin::Add, product, *c)));
-                        Change::With(out)
-                    }
-                    _ => Change::Keep,
-                });
-            },
-        ),
-        m(
-            "rounding_dropped",
-            || bodies::matmul_post(4, 96, 64),
-            4,
-            0,
-            |p| {
-                Edit::of(p).first(|e, s| match s {
-                    Stmt::Let(v, Expr::Un(Un::RoundBf16, x)) => {
-                        let mut out = vec![];
-                        let minus = e.add(&mut out, e.ty(*v), Expr::Un(Un::Neg, *x));
-                        out.push(Stmt::Let(*v, Expr::Un(Un::Neg, minus)));
-                        Change::With(out)
-                    }
-                    _ => Change::Keep,
-                });
-            },
-        ),
+        m("reduction_steps_swapped", || bodies::layer_norm(96), 4, 0, swapped_steps),
+        m("fma_as_mul_and_add", || bodies::matmul_swiglu(80, 600), 4, 0, split_fma),
+        m("rounding_dropped", || bodies::matmul_post(4, 96, 64), 4, 0, no_rounding),
         m("scale_of_router_one_ulp_off", || bodies::router(18, 4), 4, 0, |p| one_ulp(p, 2.5)),
         m("scale_of_scores_one_ulp_off", || bodies::scores(8, 32, 4), 4, 70, |p| one_ulp(p, 0.25)),
-        m(
-            "minimum_for_maximum",
-            || bodies::attend(4, 64, 19),
-            4,
-            0,
-            |p| {
-                Edit::of(p).expr(|e, x| match x {
-                    Expr::Bin(Bin::Max, a, b) if e.ty(*a).elem() == Elem::F32 => Some(Expr::Bin(Bin::Min, *a, *b)),
-                    _ => None,
-                });
-            },
-        ),
+        m("minimum_for_maximum", || bodies::attend(4, 64, 19), 4, 0, minimum),
     ]
 }
 
-/// Addresses: rows, slots, blocks.
-fn places() -> Vec<Mutation> {
+/// Rows, slots, blocks, choices.
+fn addresses() -> Vec<Mutation> {
     vec![
-        m(
-            "neighbouring_row_stored",
-            || bodies::swiglu(200),
-            4,
-            0,
-            |p| {
-                let mut e = Edit::of(p);
-                let out = e.place("out_out");
-                e.first(|e, s| match s {
-                    Stmt::Store { to, addr: Addr::Contig { base }, bound, value } if *to == out => {
-                        let mut list = vec![];
-                        let base = before(e, &mut list, *base, 200);
-                        let addr = Addr::Contig { base };
-                        list.push(Stmt::Store { to: out, addr, bound: *bound, value: *value });
-                        Change::With(list)
-                    }
-                    _ => Change::Keep,
-                });
-            },
-        ),
-        m(
-            "row_behind_the_end_stored",
-            || bodies::swiglu(200),
-            4,
-            0,
-            |p| {
-                Edit::of(p).expr(|e, x| match x {
-                    Expr::Cmp(Cmp::Lt, a, b) if e.def(*a) == Some(Expr::Group(0)) => Some(Expr::Cmp(Cmp::Le, *a, *b)),
-                    _ => None,
-                });
-            },
-        ),
+        m("neighbouring_row_stored", || bodies::swiglu(200), 4, 0, neighbouring_row),
+        m("row_behind_the_end_stored", || bodies::swiglu(200), 4, 0, row_too_many),
+        m("rows_counted_for_wanted_rows", || bodies::head(96, 50), 4, 0, |p| constant_rows(p, "n_logit_rows")),
         m("state_written_for_padding", || bodies::token_write(64), 4, 0, |p| not_negative(p, "step_row_seq")),
         m("tail_written_for_padding", || bodies::tail_update(32, 4), 4, 16, |p| not_negative(p, "step_row_seq")),
         m("state_written_without_a_slot", || bodies::delta(2, 32, 32), 4, 0, |p| not_negative(p, "step_slot")),
         m("window_written_without_a_slot", || bodies::conv_update(96, 4), 4, 0, |p| not_negative(p, "step_slot")),
         m("pools_of_another_slot_read", || bodies::scores(8, 32, 4), 4, 70, |p| not_negative(p, "step_slot")),
-        m(
-            "expert_without_a_slot_used",
-            || bodies::experts_down(18, 5, 4, 40, 96),
-            4,
-            0,
-            |p| {
-                not_negative(p, "in_slots");
-            },
-        ),
-        m(
-            "block_table_one_off",
-            || bodies::token_write(64),
-            4,
-            0,
-            |p| {
-                let mut e = Edit::of(p);
-                let table = e.place("step_block_table");
-                e.first(|e, s| match s {
-                    Stmt::Let(v, Expr::Load { from, addr: Addr::Uniform { base }, bound, vec }) if *from == table => {
-                        let mut out = vec![];
-                        let base = before(e, &mut out, *base, 1);
-                        let addr = Addr::Uniform { base };
-                        out.push(Stmt::Let(*v, Expr::Load { from: table, addr, bound: *bound, vec: *vec }));
-                        Change::With(out)
-                    }
-                    _ => Change::Keep,
-                });
-            },
-        ),
-        m(
-            "last_token_id_not_reported",
-            || bodies::embed(3, 96, 4),
-            4,
-            0,
-            |p| {
-                Edit::of(p).expr(|e, x| match x {
-                    Expr::Cmp(Cmp::Ge, a, b) if e.is_int(*b, 3) => Some(Expr::Cmp(Cmp::Gt, *a, *b)),
-                    _ => None,
-                });
-            },
-        ),
-    ]
-}
-
-/// Top-k, selection, router.
-fn choices() -> Vec<Mutation> {
-    vec![
-        m(
-            "tie_takes_the_later_round",
-            || bodies::argmax(1000),
-            16,
-            0,
-            |p| {
-                Edit::of(p).expr(|e, x| match x {
-                    Expr::Cmp(Cmp::Gt, a, b) if matches!(e.ty(*a), Ty::Lane(Elem::I32, 1)) => {
-                        Some(Expr::Cmp(Cmp::Ge, *a, *b))
-                    }
-                    _ => None,
-                });
-            },
-        ),
-        m(
-            "tie_takes_the_higher_index",
-            || bodies::router(18, 4),
-            4,
-            0,
-            |p| {
-                Edit::of(p).first(|e, s| {
-                    let Stmt::Let(v, Expr::Reduce(Reduce::Min, first)) = s else { return Change::Keep };
-                    let Some(Expr::Select(ties, at, far)) = e.def(*first) else { return Change::Keep };
-                    let mut out = vec![];
-                    let minus = e.add(&mut out, e.ty(at), Expr::Un(Un::Neg, at));
-                    let last = e.add(&mut out, e.ty(at), Expr::Select(ties, minus, far));
-                    let best = e.add(&mut out, e.ty(*v), Expr::Reduce(Reduce::Min, last));
-                    out.push(Stmt::Let(*v, Expr::Un(Un::Neg, best)));
-                    Change::With(out)
-                });
-            },
-        ),
-        m(
-            "weight_from_the_biased_score",
-            || bodies::router(18, 4),
-            4,
-            0,
-            |p| {
-                let mut e = Edit::of(p);
-                let (scores, biased) = (e.place("v2"), e.place("v4"));
-                e.expr(|_, x| match x {
-                    Expr::Load { from, addr: addr @ Addr::Lanes { .. }, bound, vec } if *from == scores => {
-                        Some(Expr::Load { from: biased, addr: *addr, bound: *bound, vec: *vec })
-                    }
-                    _ => None,
-                });
-            },
-        ),
-        m(
-            "one_tie_too_many",
-            || bodies::select(4, 4),
-            4,
-            70,
-            |p| {
-                Edit::of(p).expr(|e, x| match x {
-                    Expr::Cmp(Cmp::Lt, a, b) => match e.def(*a) {
-                        Some(Expr::Bin(Bin::Add, scan, _)) if matches!(e.def(scan), Some(Expr::ScanAdd(_))) => {
-                            Some(Expr::Cmp(Cmp::Le, *a, *b))
-                        }
-                        _ => None,
-                    },
-                    _ => None,
-                });
-            },
-        ),
+        m("absent_expert_used", || bodies::experts_down(18, 5, 4, 40, 96), 4, 0, |p| not_negative(p, "in_slots")),
+        m("block_table_one_off", || bodies::token_write(64), 4, 0, block_before),
+        m("last_token_id_not_reported", || bodies::embed(3, 96, 4), 4, 0, first_bad_id_passes),
+        m("tie_takes_the_later_round", || bodies::argmax(1000), 16, 0, later_round),
+        m("tie_takes_the_higher_index", || bodies::router(18, 4), 4, 0, higher_index),
+        m("weight_from_the_biased_score", || bodies::router(18, 4), 4, 0, biased_weight),
+        m("one_tie_too_many", || bodies::select(4, 4), 4, 70, tie_too_many),
     ]
 }
 
@@ -389,6 +78,99 @@ fn one_ulp(p: &mut Program, of: f32) {
     Edit::of(p).expr(|_, x| (*x == Expr::F32(of.to_bits())).then_some(Expr::F32(of.to_bits() + 1)));
 }
 
+/// The number of rows is the most that there can be.
+fn constant_rows(p: &mut Program, scalar: &str) {
+    let at = p.params.iter().position(|q| matches!(q, Param::Scalar { name } if name == scalar));
+    let at = at.unwrap_or_else(|| panic!("no `{scalar}`")) as u32;
+    Edit::of(p).expr(|_, x| (*x == Expr::Scalar(at)).then_some(Expr::I32(4)));
+}
+
+fn shorter_loop(p: &mut Program) {
+    Edit::of(p).first(|e, s| match s {
+        Stmt::For(f) if e.is_int(f.step, 256) && e.is_int(f.end, 512) => {
+            let mut out = vec![];
+            let end = e.int(&mut out, 256);
+            out.push(Stmt::For(For { end, ..f.clone() }));
+            Change::With(out)
+        }
+        _ => Change::Keep,
+    });
+}
+
+fn wider_mask(p: &mut Program) {
+    Edit::of(p).expr(|e, x| match x {
+        Expr::Cmp(Cmp::Lt, a, b) if e.is_int(*b, 199) => Some(Expr::Cmp(Cmp::Le, *a, *b)),
+        _ => None,
+    });
+}
+
+fn narrower_mask(p: &mut Program) {
+    // The first group of chains is inside in any case.
+    let mut groups = 0..;
+    Edit::of(p).first(|e, s| match s {
+        Stmt::Let(v, Expr::Cmp(Cmp::Lt, a, b)) if e.is_int(*b, 40) && groups.next() == Some(1) => {
+            let mut out = vec![];
+            let end = e.int(&mut out, 39);
+            let end = e.add(&mut out, e.ty(*b), Expr::Splat(end, 1));
+            out.push(Stmt::Let(*v, Expr::Cmp(Cmp::Lt, *a, end)));
+            Change::With(out)
+        }
+        _ => Change::Keep,
+    });
+}
+
+fn stale_value(p: &mut Program) {
+    Edit::of(p).first(|_, s| match s {
+        Stmt::For(f) if f.carried.len() >= 32 => {
+            let mut f = f.clone();
+            f.carried[31].next = f.carried[31].param;
+            Change::With(vec![Stmt::For(f)])
+        }
+        _ => Change::Keep,
+    });
+}
+
+fn drop_barrier(e: &mut Edit) {
+    e.first(|_, s| if *s == Stmt::Barrier { Change::Drop } else { Change::Keep });
+}
+
+fn early_barrier(p: &mut Program) {
+    let mut e = Edit::of(p);
+    drop_barrier(&mut e);
+    let sum = e.place("sum");
+    e.first(|_, s| match s {
+        Stmt::Store { to, .. } if *to == sum => Change::With(vec![Stmt::Barrier, s.clone()]),
+        _ => Change::Keep,
+    });
+}
+
+fn drop_barrier_in_loop(p: &mut Program) {
+    Edit::of(p).first(|_, s| match s {
+        Stmt::For(f) if f.body.contains(&Stmt::Barrier) => {
+            let mut f = f.clone();
+            let at = f.body.iter().position(|s| *s == Stmt::Barrier).unwrap();
+            f.body.remove(at);
+            Change::With(vec![Stmt::For(f)])
+        }
+        _ => Change::Keep,
+    });
+}
+
+/// The one between the waves' best elements and their reading.
+fn drop_barrier_of_best(p: &mut Program) {
+    let mut e = Edit::of(p);
+    let at = e.place("at");
+    let mut stored = false;
+    e.first(|_, s| match s {
+        Stmt::Store { to, .. } => {
+            stored |= *to == at;
+            Change::Keep
+        }
+        Stmt::Barrier if stored => Change::Drop,
+        _ => Change::Keep,
+    });
+}
+
 fn xor(p: &mut Program, from: u8, to: u8) {
     Edit::of(p).expr(|_, x| match x {
         Expr::XorLane(v, mask) if *mask == from => Some(Expr::XorLane(*v, to)),
@@ -396,8 +178,41 @@ fn xor(p: &mut Program, from: u8, to: u8) {
     });
 }
 
-fn drop_barrier(e: &mut Edit) {
-    e.first(|_, s| if *s == Stmt::Barrier { Change::Drop } else { Change::Keep });
+fn swapped_steps(p: &mut Program) {
+    xor(p, 4, 31);
+    xor(p, 1, 4);
+    xor(p, 31, 1);
+}
+
+fn split_fma(p: &mut Program) {
+    Edit::of(p).first(|e, s| match s {
+        Stmt::Let(v, Expr::Fma(a, b, c)) => {
+            let mut out = vec![];
+            let product = e.add(&mut out, e.ty(*v), Expr::Bin(Bin::Mul, *a, *b));
+            out.push(Stmt::Let(*v, Expr::Bin(Bin::Add, product, *c)));
+            Change::With(out)
+        }
+        _ => Change::Keep,
+    });
+}
+
+fn no_rounding(p: &mut Program) {
+    Edit::of(p).first(|e, s| match s {
+        Stmt::Let(v, Expr::Un(Un::RoundBf16, x)) => {
+            let mut out = vec![];
+            let minus = e.add(&mut out, e.ty(*v), Expr::Un(Un::Neg, *x));
+            out.push(Stmt::Let(*v, Expr::Un(Un::Neg, minus)));
+            Change::With(out)
+        }
+        _ => Change::Keep,
+    });
+}
+
+fn minimum(p: &mut Program) {
+    Edit::of(p).expr(|e, x| match x {
+        Expr::Bin(Bin::Max, a, b) if e.ty(*a).elem() == Elem::F32 => Some(Expr::Bin(Bin::Min, *a, *b)),
+        _ => None,
+    });
 }
 
 /// `max(base - n, 0)`.
@@ -408,15 +223,105 @@ fn before(e: &mut Edit, out: &mut Vec<Stmt>, base: Val, n: i32) -> Val {
     e.add(out, ty, Expr::Bin(Bin::Max, less, zero))
 }
 
+fn neighbouring_row(p: &mut Program) {
+    let mut e = Edit::of(p);
+    let out = e.place("out_out");
+    e.first(|e, s| match s {
+        Stmt::Store { to, addr: Addr::Contig { base }, bound, value } if *to == out => {
+            let mut list = vec![];
+            let base = before(e, &mut list, *base, 200);
+            let addr = Addr::Contig { base };
+            list.push(Stmt::Store { to: out, addr, bound: *bound, value: *value });
+            Change::With(list)
+        }
+        _ => Change::Keep,
+    });
+}
+
+fn row_too_many(p: &mut Program) {
+    Edit::of(p).expr(|e, x| match x {
+        Expr::Cmp(Cmp::Lt, a, b) if e.def(*a) == Some(Expr::Group(0)) => Some(Expr::Cmp(Cmp::Le, *a, *b)),
+        _ => None,
+    });
+}
+
 /// What is loaded from an array, 0 in place of -1.
 fn not_negative(p: &mut Program, array: &str) {
     let mut e = Edit::of(p);
     let place = e.place(array);
-    e.wrap(
-        |_, x| matches!(x, Expr::Load { from, .. } if *from == place),
-        |e, out, old| {
-            let zero = e.int(out, 0);
-            Expr::Bin(Bin::Max, old, zero)
-        },
-    );
+    e.first(|e, s| match s {
+        Stmt::Let(v, x @ Expr::Load { from, .. }) if *from == place => {
+            let mut out = vec![];
+            let loaded = e.add(&mut out, e.ty(*v), x.clone());
+            let zero = e.int(&mut out, 0);
+            out.push(Stmt::Let(*v, Expr::Bin(Bin::Max, loaded, zero)));
+            Change::With(out)
+        }
+        _ => Change::Keep,
+    });
+}
+
+fn block_before(p: &mut Program) {
+    let mut e = Edit::of(p);
+    let table = e.place("step_block_table");
+    e.first(|e, s| match s {
+        Stmt::Let(v, Expr::Load { from, addr: Addr::Uniform { base }, bound, vec }) if *from == table => {
+            let mut out = vec![];
+            let base = before(e, &mut out, *base, 1);
+            let addr = Addr::Uniform { base };
+            out.push(Stmt::Let(*v, Expr::Load { from: table, addr, bound: *bound, vec: *vec }));
+            Change::With(out)
+        }
+        _ => Change::Keep,
+    });
+}
+
+fn first_bad_id_passes(p: &mut Program) {
+    Edit::of(p).expr(|e, x| match x {
+        Expr::Cmp(Cmp::Ge, a, b) if e.is_int(*b, 3) => Some(Expr::Cmp(Cmp::Gt, *a, *b)),
+        _ => None,
+    });
+}
+
+fn later_round(p: &mut Program) {
+    Edit::of(p).expr(|e, x| match x {
+        Expr::Cmp(Cmp::Gt, a, b) if e.ty(*a) == Ty::Lane(Elem::I32, 1) => Some(Expr::Cmp(Cmp::Ge, *a, *b)),
+        _ => None,
+    });
+}
+
+fn higher_index(p: &mut Program) {
+    Edit::of(p).first(|e, s| {
+        let Stmt::Let(v, Expr::Reduce(Reduce::Min, first)) = s else { return Change::Keep };
+        let Some(Expr::Select(ties, at, far)) = e.def(*first) else { return Change::Keep };
+        let mut out = vec![];
+        let minus = e.add(&mut out, e.ty(at), Expr::Un(Un::Neg, at));
+        let last = e.add(&mut out, e.ty(at), Expr::Select(ties, minus, far));
+        let best = e.add(&mut out, e.ty(*v), Expr::Reduce(Reduce::Min, last));
+        out.push(Stmt::Let(*v, Expr::Un(Un::Neg, best)));
+        Change::With(out)
+    });
+}
+
+fn biased_weight(p: &mut Program) {
+    let mut e = Edit::of(p);
+    // Values 2 and 4 of the graph: the scores, and their sums with the bias.
+    let (scores, biased) = (e.place("v2"), e.place("v4"));
+    e.expr(|_, x| match x {
+        Expr::Load { from, addr: addr @ Addr::Lanes { .. }, bound, vec } if *from == scores => {
+            Some(Expr::Load { from: biased, addr: *addr, bound: *bound, vec: *vec })
+        }
+        _ => None,
+    });
+}
+
+fn tie_too_many(p: &mut Program) {
+    let is_rank = |e: &Edit, v: Val| match e.def(v) {
+        Some(Expr::Bin(Bin::Add, scan, _)) => matches!(e.def(scan), Some(Expr::ScanAdd(_))),
+        _ => false,
+    };
+    Edit::of(p).expr(|e, x| match x {
+        Expr::Cmp(Cmp::Lt, a, b) if is_rank(e, *a) => Some(Expr::Cmp(Cmp::Le, *a, *b)),
+        _ => None,
+    });
 }

@@ -102,25 +102,6 @@ impl Edit<'_> {
         });
     }
 
-    /// Gives the first value for which `f` says so the value that the added statements compute from a renamed copy of
-    /// it: `f(edit, renamed)` is the new expression, after helpers.
-    pub fn wrap(
-        &mut self,
-        mut which: impl FnMut(&Self, &Expr) -> bool,
-        mut f: impl FnMut(&mut Self, &mut Vec<Stmt>, Val) -> Expr,
-    ) {
-        self.first(|e, s| match s {
-            Stmt::Let(v, x) if which(e, x) => {
-                let old = e.fresh(e.ty(*v));
-                let mut out = vec![Stmt::Let(old, x.clone())];
-                let new = f(e, &mut out, old);
-                out.push(Stmt::Let(*v, new));
-                Change::With(out)
-            }
-            _ => Change::Keep,
-        });
-    }
-
     /// Adds a definition to `out`.
     pub fn add(&mut self, out: &mut Vec<Stmt>, ty: Ty, x: Expr) -> Val {
         let v = self.fresh(ty);
