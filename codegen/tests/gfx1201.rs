@@ -186,7 +186,7 @@ fn spills_and_scratch_are_gates() {
         let object = llvm::compile_text(&text, "gemv", gfx()).unwrap();
         link::shared_object(&[("gemv".to_owned(), object)], gfx()).unwrap()
     };
-    assert_eq!(gate_of(&squeeze("\"amdgpu-num-vgpr\"=\"12\""), &p), "spills");
+    assert_eq!(gate_of(&squeeze("\"amdgpu-num-vgpr\"=\"24\""), &p), "spills");
 }
 
 #[test]

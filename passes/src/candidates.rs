@@ -163,11 +163,9 @@ impl<'a> Evaluator<'a> {
     ) -> Result<Arc<Evaluated>, Obstacle> {
         let facts = self.facts;
         let escapes = |op: ValueId, b: ValueId| {
-            facts
-                .readers(b)
-                .iter()
-                .filter(|r| !ops.contains(r))
-                .any(|r| p.holders(*r).any(|g| !gone.contains(&g) && !p.groups[&g].contains(&op)))
+            // A reader that is inside may be in another group as well, which then needs the stored value.
+            let elsewhere = |g: GroupId| !gone.contains(&g) && !p.groups[&g].contains(&op);
+            facts.readers(b).iter().any(|r| p.holders(*r).any(elsewhere))
         };
         let writes = self.stores.writes(facts, ops, escapes);
         let key: Key = (ops.iter().copied().collect(), writes.iter().map(|(_, v)| *v).collect());
