@@ -17,28 +17,39 @@ fn succeed(args: &[&str]) -> Value {
     serde_json::from_str(&out).unwrap()
 }
 
-/// Compiles layers of a config (a path below the repository) and verifies each kernel.
-fn verify_layers(config: &str) {
+/// Compiles a config (a path below the repository) and verifies each kernel.
+fn verify_config(config: &str, options: &[&str], draws: &str) {
     let folder = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let bundle = folder.path().join("layers.ug");
     let bundle = bundle.to_str().unwrap();
     let config = format!("{}/{config}", env!("CARGO_MANIFEST_DIR"));
     let compiled =
-        succeed(&[&["compile", &config, "-o", bundle, "--target", "x86-64", "--json"][..], &LAYERS].concat());
-    let verified = succeed(&["verify", bundle, "--device", "cpu", "--draws", "1", "--json"]);
+        succeed(&[&["compile", &config, "-o", bundle, "--target", "x86-64", "--json"][..], options].concat());
+    let verified = succeed(&["verify", bundle, "--device", "cpu", "--draws", draws, "--json"]);
     assert_eq!(verified["wrong"], Value::Array(vec![]));
     assert!(verified["kernels"].as_u64().unwrap() > 0);
     assert_eq!(verified["kernels"], compiled["kernels"], "each kernel is launched in some bucket");
 }
 
 #[test]
+fn tiny_model() {
+    for options in [
+        ["--dtype", "f32", "--cover", "none"],
+        ["--dtype", "f32", "--cover", "greedy"],
+        ["--dtype", "bf16", "--cover", "greedy"],
+    ] {
+        verify_config("tests/golden/glm5_next_tiny", &options, "6");
+    }
+}
+
+#[test]
 fn half_width_layers() {
-    verify_layers("tests/configs/half.json");
+    verify_config("tests/configs/half.json", &LAYERS, "1");
 }
 
 /// Draws the 634 million weights of the embedding and of the output head once a kernel: about 4 GB of memory.
 #[test]
 #[cfg_attr(not(feature = "long-tests"), ignore = "minutes; needs --features long-tests")]
 fn real_dimension_layers() {
-    verify_layers("models/configs/glm-5.3-flash.json");
+    verify_config("models/configs/glm-5.3-flash.json", &LAYERS, "1");
 }
