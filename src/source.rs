@@ -20,7 +20,7 @@ pub struct Source {
     pub model: manifest::Model,
     /// Folder with the checkpoint, if the input was one.
     pub checkpoint: Option<PathBuf>,
-    /// Bytes of the input: a config or IR text is small.
+    /// Layers whose completed streams are captured.
     pub aux: Vec<u32>,
 }
 

@@ -5,6 +5,7 @@
 use std::process::Command;
 
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
 /// One layer of each kind, with weights of a few experts: more would add bytes, not code.
@@ -40,6 +41,28 @@ fn tiny_model() {
     ] {
         verify_config("tests/golden/glm5_next_tiny", &options, "6");
     }
+}
+
+/// A bundle that is whole, but whose graphs say something else than its code does.
+#[test]
+fn wrong_kernels_fail_verification() {
+    let folder = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let bundle = folder.path().join("wrong.ug");
+    let path = bundle.to_str().unwrap();
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/glm5_next_tiny");
+    succeed(&["compile", model, "-o", path, "--dtype", "f32", "--layers", "0", "--json"]);
+    let manifest = bundle.join("manifest.json");
+    let text = std::fs::read_to_string(&manifest).unwrap();
+    let body = &text[..text.trim_end().rfind('\n').unwrap() + 1];
+    let changed = body.replace("= sigmoid %", "= neg %");
+    assert_ne!(changed, body);
+    let hash: String = Sha256::digest(changed.as_bytes()).iter().map(|b| format!("{b:02x}")).collect();
+    std::fs::write(&manifest, format!("{changed}{{\"sha256\":\"{hash}\"}}\n")).unwrap();
+    let verify = ["verify", path, "--device", "cpu", "--draws", "1"];
+    let done = Command::new(env!("CARGO_BIN_EXE_unglue")).args(verify).output().unwrap();
+    let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    assert_eq!(done.status.code(), Some(1), "{out}\n{err}");
+    assert!(out.contains("WRONG kernel `") && err.contains("kernels differ"), "{out}\n{err}");
 }
 
 #[test]

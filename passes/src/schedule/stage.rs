@@ -77,8 +77,7 @@ fn shared_place(g: &Graph, id: ValueId) -> Place {
     Place::Shared { bytes: if narrow { 2 } else { 4 } }
 }
 
-/// Chooses the kept values among `nodes` (ascending). `roots` are nodes whose operands are read by loops of their own
-/// (outputs, state writes).
+/// Chooses the kept values among `nodes` (ascending).
 pub fn plan(g: &Graph, nodes: &BTreeSet<ValueId>, scope: &Scope) -> Result<Vec<Staged>, Obstacle> {
     let users = g.users();
     let outputs: BTreeSet<ValueId> = g.outputs.iter().map(|(_, v)| *v).collect();
