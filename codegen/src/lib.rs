@@ -6,9 +6,11 @@
 
 pub mod bundle;
 pub mod check;
+pub mod emu;
 pub mod error;
 pub mod gates;
 pub mod generate;
+pub mod isa;
 pub mod kp;
 pub mod link;
 pub mod llvm;

@@ -50,6 +50,11 @@ pub enum RuntimeError {
         "device rule `{rule}`: found {found}; needed {needed}; this is an error of the caller of the device: report it"
     )]
     Device { rule: &'static str, found: String, needed: String },
+    /// A kernel did what no kernel may do, and the device noticed.
+    #[error(
+        "kernel fault on {device}: kernel {kernel}: {found}; needed code that stays in its buffers and registers; this is an error of the compiler: report the kernel's IR text"
+    )]
+    KernelTrap { kernel: String, device: String, found: String },
     /// The device has no memory left.
     #[error(
         "device memory: found no room for {bytes} bytes ({detail}); needed them for a buffer; lower the context, blocks or slots"

@@ -2,6 +2,7 @@
 
 mod amdgpu;
 mod amdgpu_mem;
+pub mod assemble;
 pub mod disasm;
 mod emit;
 mod ir;

@@ -1,0 +1,5 @@
+//! Conversions between formats.
+
+use crate::emu::op::Op;
+
+pub static OPS: &[&[Op]] = &[];

@@ -1,0 +1,5 @@
+//! f64 arithmetic.
+
+use crate::emu::op::Op;
+
+pub static OPS: &[&[Op]] = &[];

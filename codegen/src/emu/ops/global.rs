@@ -1,0 +1,5 @@
+//! Global, flat and scratch memory.
+
+use crate::emu::op::Op;
+
+pub static OPS: &[&[Op]] = &[];

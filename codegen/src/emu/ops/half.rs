@@ -1,0 +1,5 @@
+//! f16 arithmetic, packed and mixed.
+
+use crate::emu::op::Op;
+
+pub static OPS: &[&[Op]] = &[];

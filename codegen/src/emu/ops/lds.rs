@@ -1,0 +1,5 @@
+//! LDS.
+
+use crate::emu::op::Op;
+
+pub static OPS: &[&[Op]] = &[];

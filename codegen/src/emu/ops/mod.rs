@@ -1,0 +1,67 @@
+//! The instruction table: every opcode that the emulator executes, grouped by unit. `codegen/ISA.md` is its list.
+
+mod compare;
+mod control;
+mod convert;
+mod cross_lane;
+mod double;
+mod global;
+mod half;
+mod lds;
+mod matrix;
+mod salu;
+mod smem;
+mod valu_f32;
+mod valu_int;
+
+use super::op::Op;
+
+/// Every opcode.
+pub fn all() -> impl Iterator<Item = &'static Op> {
+    let groups = [
+        control::OPS,
+        salu::OPS,
+        smem::OPS,
+        valu_f32::OPS,
+        valu_int::OPS,
+        compare::OPS,
+        convert::OPS,
+        cross_lane::OPS,
+        half::OPS,
+        double::OPS,
+        matrix::OPS,
+        global::OPS,
+        lds::OPS,
+    ];
+    groups.into_iter().flatten().copied().flatten()
+}
+
+/// A table entry for a vector op whose sources and result have 32 bits and no float modifiers.
+macro_rules! vector_int {
+    ($class:ident, $shape:ident, $($f:ident),+ $(,)?) => {
+        [$(crate::emu::op::Op {
+            name: stringify!($f),
+            class: crate::emu::count::Class::$class,
+            dsts: 1,
+            accepts: crate::emu::op::accepts::DPP,
+            literal: crate::emu::op::Literal::B32,
+            run: |w, _, s| crate::emu::lanes::$shape(w, s, $f),
+        }),+]
+    };
+}
+
+/// A table entry for a vector op whose sources and result are f32.
+macro_rules! vector_f32 {
+    ($class:ident, $shape:ident, $($f:ident),+ $(,)?) => {
+        [$(crate::emu::op::Op {
+            name: stringify!($f),
+            class: crate::emu::count::Class::$class,
+            dsts: 1,
+            accepts: crate::emu::op::accepts::FLOAT,
+            literal: crate::emu::op::Literal::B32,
+            run: |w, _, s| crate::emu::lanes::$shape(w, s, $f),
+        }),+]
+    };
+}
+
+use {vector_f32, vector_int};

@@ -1,0 +1,5 @@
+//! Scalar arithmetic.
+
+use crate::emu::op::Op;
+
+pub static OPS: &[&[Op]] = &[];

@@ -1,0 +1,5 @@
+//! Scalar loads.
+
+use crate::emu::op::Op;
+
+pub static OPS: &[&[Op]] = &[];
