@@ -341,6 +341,126 @@ fn barriers() {
     verify(&b.finish()).unwrap();
 }
 
+/// Adds an exchange buffer (parameter 2) and counters (parameter 3); gives a 0 and a 1.
+fn with_exchange(b: &mut B) -> (Place, Val, Val) {
+    let exchange = b.buffer(Mem::F32, Access::Exchange);
+    b.buffer(Mem::I32, Access::Counter);
+    (exchange, b.i32(0), b.i32(1))
+}
+
+/// A finish on parameter `counter` with this body.
+fn finish(b: &mut B, counter: u32, (index, arrivals): (Val, Val), body: impl FnOnce(&mut B)) {
+    let (body, ()) = b.nest(body);
+    b.push(Stmt::GridFinish { counter, index, arrivals, body });
+}
+
+#[test]
+fn grid_finish() {
+    let all = Bound::All;
+    refused(1, "counter-type", "param2 of f32", |b| {
+        b.buffer(Mem::F32, Access::Counter);
+    });
+    for mem in [Mem::Bf16, Mem::F16] {
+        refused(1, "exchange-type", &format!("param2 of {mem}"), |b| {
+            b.buffer(mem, Access::Exchange);
+        });
+    }
+    refused(1, "finish-counter", "param2, which is declared exchange", |b| {
+        let (_, zero, one) = with_exchange(b);
+        finish(b, 2, (zero, one), |_| ());
+    });
+    refused(1, "place", "param9", |b| {
+        let (_, zero, one) = with_exchange(b);
+        finish(b, 9, (zero, one), |_| ());
+    });
+    refused(1, "finish-type", "counter index v2 has type lane i32x1", |b| {
+        let (_, _, one) = with_exchange(b);
+        let l = b.lane_id();
+        finish(b, 3, (l, one), |_| ());
+    });
+    refused(1, "finish-type", "number of arrivals v2 has type uniform f32", |b| {
+        let (_, zero, _) = with_exchange(b);
+        let f = b.f32(1.0);
+        finish(b, 3, (zero, f), |_| ());
+    });
+    refused(1, "finish-nested", "param3 in the body", |b| {
+        let (_, zero, one) = with_exchange(b);
+        finish(b, 3, (zero, one), |b| finish(b, 3, (one, one), |_| ()));
+    });
+    refused(1, "exchange-load", "param2, which is declared exchange", |b| {
+        let (exchange, base, one) = with_exchange(b);
+        finish(b, 3, (base, one), |_| ());
+        b.load(exchange, Addr::Uniform { base }, all, 1);
+    });
+    refused(1, "exchange-store", "param2, which is declared exchange", |b| {
+        let (exchange, base, one) = with_exchange(b);
+        let f = b.f32(1.0);
+        finish(b, 3, (base, one), |b| b.store(exchange, Addr::Uniform { base }, all, f));
+    });
+    refused(1, "counter-access", "v2 loads from param3", |b| {
+        let (_, base, one) = with_exchange(b);
+        finish(b, 3, (base, one), |b| {
+            b.load(Place::Buffer(3), Addr::Uniform { base }, all, 1);
+        });
+    });
+    refused(1, "counter-access", "v1 is stored to param3", |b| {
+        let (_, base, one) = with_exchange(b);
+        b.store(Place::Buffer(3), Addr::Uniform { base }, all, one);
+    });
+    refused(1, "scope", "outside", |b| {
+        let (exchange, base, one) = with_exchange(b);
+        let mut inner = Val(0);
+        finish(b, 3, (base, one), |b| inner = b.load(exchange, Addr::Uniform { base }, all, 1));
+        b.un(Un::Neg, inner);
+    });
+}
+
+/// A finish under a branch on the wave number, or on what `value` picks of (wave, 0, 1).
+fn finish_of(value: fn(Val, Val, Val) -> [Val; 3]) -> impl FnOnce(&mut B) {
+    move |b| {
+        let ((_, zero, one), w) = (with_exchange(b), b.wave());
+        let [under, index, arrivals] = value(w, zero, one);
+        let c = b.cmp(Cmp::Eq, under, zero);
+        b.branch(
+            c,
+            |b| {
+                finish(b, 3, (index, arrivals), |b| b.barrier());
+                vec![]
+            },
+            |_| vec![],
+        );
+    }
+}
+
+#[test]
+fn grid_finishes_are_uniform() {
+    refused(2, "finish-uniform", "may differ between waves", finish_of(|w, zero, one| [w, zero, one]));
+    refused(2, "finish-uniform", "depends on v2", finish_of(|w, zero, one| [zero, w, one]));
+    refused(2, "finish-uniform", "depends on v2", finish_of(|w, zero, _| [zero, zero, w]));
+    // Fine: the wave number of a single wave, uniform branches, and barriers in bodies; but no barrier of some waves.
+    for (waves, value) in [(1, finish_of(|w, _, _| [w, w, w])), (4, finish_of(|_, zero, one| [zero, zero, one]))] {
+        let mut b = B::new("fine", waves);
+        b.buffer(Mem::F32, Access::Read);
+        b.buffer(Mem::I32, Access::Write);
+        value(&mut b);
+        verify(&b.finish()).unwrap();
+    }
+    refused(2, "barrier-uniform", "may differ between waves", |b| {
+        let ((_, zero, one), w) = (with_exchange(b), b.wave());
+        finish(b, 3, (zero, one), |b| {
+            let c = b.cmp(Cmp::Eq, w, zero);
+            b.branch(
+                c,
+                |b| {
+                    b.barrier();
+                    vec![]
+                },
+                |_| vec![],
+            );
+        });
+    });
+}
+
 #[test]
 fn text_is_stable_and_complete() {
     let text = gemv(4, true).to_text();

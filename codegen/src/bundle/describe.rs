@@ -34,7 +34,7 @@ fn param(p: &Param) -> manifest::Param {
             let access = match access {
                 Access::Read => manifest::Access::Read,
                 Access::Write => manifest::Access::Write,
-                Access::ReadWrite => manifest::Access::ReadWrite,
+                Access::ReadWrite | Access::Exchange | Access::Counter => manifest::Access::ReadWrite,
             };
             manifest::Param { name: name.clone(), kind: manifest::ParamKind::Buffer { mem: mem(*m), access } }
         }

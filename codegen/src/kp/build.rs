@@ -281,6 +281,19 @@ impl Builder {
         self.push(Stmt::Barrier);
     }
 
+    /// The last of `arrivals` workgroups to arrive at element `index` of the counters runs `body`; nothing comes out.
+    pub fn grid_finish<E>(
+        &mut self,
+        (counter, index, arrivals): (u32, Val, Val),
+        body: impl FnOnce(&mut Self) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.open();
+        let done = body(self);
+        let body = self.close();
+        self.push(Stmt::GridFinish { counter, index, arrivals, body });
+        done
+    }
+
     pub fn xor_lane(&mut self, v: Val, mask: u8) -> Val {
         let v = self.splat(v, 1);
         let ty = self.ty(v);

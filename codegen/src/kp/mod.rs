@@ -3,7 +3,8 @@
 //! A program is SPMD: a grid of workgroups, each of `waves` waves of 32 lanes. A value is either *uniform* (one per
 //! wave) or a *lane* value (one vector of `vec` components per lane). Control flow is structured and wave-uniform; a
 //! barrier may stand only where control flow is workgroup-uniform (the verifier's rule). What differs between lanes is
-//! expressed by masks: an element that is masked off is not accessed, and loads give 0 for it.
+//! expressed by masks: an element that is masked off is not accessed, and loads give 0 for it. Workgroups of a launch
+//! depend on each other in one way only: [`Stmt::GridFinish`].
 //!
 //! Arithmetic is IEEE f32 round-to-nearest-even with denormals kept; nothing is contracted or reassociated. Registers
 //! hold f32, i32, i64 or bool; narrower formats exist only in memory ([`Mem`]) and are converted by loads and stores.
@@ -16,7 +17,7 @@ mod typing;
 mod uniform;
 pub mod verify;
 
-pub use layout::{shared_bytes, shared_offsets};
+pub use layout::{finish_slot, shared_bytes, shared_offsets};
 
 /// Lanes in a wave, on every target.
 pub const LANES: u32 = 32;
@@ -59,6 +60,11 @@ pub enum Access {
     Read,
     Write,
     ReadWrite,
+    /// What workgroups hand to the one that finishes ([`Stmt::GridFinish`]): f32 or i32, stored only outside of finish
+    /// bodies and loaded only inside. Between launches it is undefined.
+    Exchange,
+    /// i32 counters of [`Stmt::GridFinish`], zero before and after each launch; nothing else touches them.
+    Counter,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -264,6 +270,20 @@ pub enum Stmt {
         results: Vec<IfResult>,
     },
     For(For),
+    /// The last workgroup to arrive at a counter runs `body`; the others go on after it, and nobody waits. What every
+    /// workgroup stored to [`Access::Exchange`] buffers before it arrived is there for the body's loads.
+    ///
+    /// The generator's duty: in one launch exactly `arrivals` workgroups arrive at an element, each of them once, and
+    /// what a body loads is not stored again after the arrival.
+    GridFinish {
+        /// `Param::Buffer` number of an [`Access::Counter`] buffer.
+        counter: u32,
+        /// Element of `counter`; uniform i32, the same in all waves.
+        index: Val,
+        /// Workgroups that arrive at the element; uniform i32 > 0, the same in all waves.
+        arrivals: Val,
+        body: Vec<Stmt>,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -47,6 +47,8 @@ impl Display for Access {
             Self::Read => "read",
             Self::Write => "write",
             Self::ReadWrite => "read-write",
+            Self::Exchange => "exchange",
+            Self::Counter => "counter",
         })
     }
 }
@@ -175,6 +177,10 @@ impl Program {
                     for c in &l.carried {
                         let _ = writeln!(out, "{pad}=> {} = {}", self.typed(c.result), c.param);
                     }
+                }
+                Stmt::GridFinish { counter, index, arrivals, body } => {
+                    let _ = writeln!(out, "{pad}grid-finish param{counter}[{index}] of {arrivals}");
+                    self.block(out, body, depth + 1);
                 }
             }
         }

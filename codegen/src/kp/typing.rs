@@ -174,9 +174,14 @@ const fn conv_types(conv: Conv) -> (Elem, Elem) {
 
 fn load_type(b: &Body<'_>, val: Val, from: Place, addr: Addr, bound: Bound, vec: u8) -> Check<Ty> {
     let (mem, access) = b.place(from)?;
-    if access == Access::Write {
-        let found = format!("{val} loads from {from}, which is declared {access}");
-        return broken("access", found, "declare the buffer read-write");
+    let found = || format!("{val} loads from {from}, which is declared {access}");
+    match access {
+        Access::Write => return broken("access", found(), "declare the buffer read-write"),
+        Access::Counter => return broken("counter-access", found(), "arrive at counters, and leave them alone else"),
+        Access::Exchange if !b.finishing => {
+            return broken("exchange-load", found(), "load it in the body of a grid finish");
+        }
+        Access::Exchange | Access::Read | Access::ReadWrite => {}
     }
     check_access(b, &format!("{val} = load {from}{addr}{bound}"), addr, bound)?;
     match addr {
@@ -191,9 +196,18 @@ fn load_type(b: &Body<'_>, val: Val, from: Place, addr: Addr, bound: Bound, vec:
 /// Checks a store.
 pub(super) fn store_types(b: &Body<'_>, to: Place, addr: Addr, bound: Bound, value: Val) -> Check<()> {
     let (mem, access) = b.place(to)?;
-    if access == Access::Read {
-        let found = format!("{value} is stored to {to}, which is declared {access}");
-        return broken("access", found, "declare the buffer write or read-write");
+    let found = || format!("{value} is stored to {to}, which is declared {access}");
+    match access {
+        Access::Read => return broken("access", found(), "declare the buffer write or read-write"),
+        Access::Counter => return broken("counter-access", found(), "arrive at counters, and leave them alone else"),
+        Access::Exchange if b.finishing => {
+            return broken(
+                "exchange-store",
+                found(),
+                "store it before the grid finish, or to a buffer that is written",
+            );
+        }
+        Access::Exchange | Access::Write | Access::ReadWrite => {}
     }
     check_access(b, &format!("store {to}{addr}{bound}"), addr, bound)?;
     let ty = b.used(value)?;

@@ -51,6 +51,8 @@ impl Analysis {
                         self.mark(r.result, differs);
                     }
                 }
+                // All waves run it or none does, and no value comes out.
+                Stmt::GridFinish { body, .. } => self.block(body),
                 Stmt::For(f) => {
                     let rounds_differ = self.any([f.start, f.end, f.step]);
                     self.mark(f.index, rounds_differ);

@@ -1,7 +1,7 @@
 //! The verifier: every rule that the lowerings rely on.
 
 use super::typing::{expr_type, store_types};
-use super::{Access, Elem, For, IfResult, Param, Place, Program, Stmt, Ty, Val, shared_bytes, uniform};
+use super::{Access, Elem, For, IfResult, Mem, Param, Place, Program, Stmt, Ty, Val, shared_bytes, uniform};
 use crate::error::CodegenError;
 
 /// Most bytes of shared arrays, on any target.
@@ -35,6 +35,7 @@ pub fn verify(p: &Program) -> Result<(), CodegenError> {
             defined: vec![false; p.types.len()],
             scope: Vec::new(),
             divergent: None,
+            finishing: false,
         };
         body.block(&p.body)
     });
@@ -57,6 +58,7 @@ fn header(p: &Program) -> Check<()> {
     if !(1..=8).contains(&p.waves) {
         return broken("waves", format!("{} waves", p.waves), "use 1 to 8 waves in a workgroup");
     }
+    p.params.iter().enumerate().try_for_each(|(i, param)| exchanged(i, param))?;
     if let Some(i) = p.shared.iter().position(|shared| shared.len == 0) {
         return broken("shared-size", format!("shared{i} is empty"), "leave it out");
     }
@@ -75,6 +77,19 @@ fn header(p: &Program) -> Check<()> {
     Ok(())
 }
 
+/// Elements that pass between workgroups are whole 32-bit words: that is what atomic accesses take.
+fn exchanged(i: usize, param: &Param) -> Check<()> {
+    match param {
+        Param::Buffer { mem, access: Access::Counter, .. } if *mem != Mem::I32 => {
+            broken("counter-type", format!("param{i} of {mem} is declared counter"), "make it a buffer of i32")
+        }
+        Param::Buffer { mem: mem @ (Mem::Bf16 | Mem::F16), access: Access::Exchange, .. } => {
+            broken("exchange-type", format!("param{i} of {mem} is declared exchange"), "exchange f32 or i32")
+        }
+        _ => Ok(()),
+    }
+}
+
 /// The walk through statements.
 pub(super) struct Body<'p> {
     pub p: &'p Program,
@@ -87,6 +102,8 @@ pub(super) struct Body<'p> {
     scope: Vec<Val>,
     /// The value that makes the current control flow differ between waves.
     divergent: Option<Val>,
+    /// Inside the body of a grid finish.
+    pub(super) finishing: bool,
 }
 
 impl Body<'_> {
@@ -184,7 +201,38 @@ impl Body<'_> {
             },
             Stmt::If { cond, then, otherwise, results } => self.branch(*cond, then, otherwise, results),
             Stmt::For(f) => self.for_loop(f),
+            Stmt::GridFinish { counter, index, arrivals, body } => {
+                self.grid_finish(*counter, [*index, *arrivals], body)
+            }
         }
+    }
+
+    fn grid_finish(&mut self, counter: u32, vals: [Val; 2], body: &[Stmt]) -> Check<()> {
+        if self.finishing {
+            let found = format!("a grid finish on param{counter} in the body of another");
+            return broken("finish-nested", found, "put it after the other one, or in a kernel of its own");
+        }
+        match self.place(Place::Buffer(counter))? {
+            (_, Access::Counter) => {}
+            (_, access) => {
+                let found = format!("a grid finish on param{counter}, which is declared {access}");
+                return broken("finish-counter", found, "name a buffer that is declared counter");
+            }
+        }
+        for (val, what) in vals.into_iter().zip(["counter index", "number of arrivals"]) {
+            self.need(val, Ty::Uniform(Elem::I32), "finish-type", what)?;
+        }
+        let differs = |val: &Val| self.differs.get(val.0 as usize) == Some(&true);
+        if let Some(val) = self.divergent.or_else(|| vals.into_iter().find(differs))
+            && self.p.waves > 1
+        {
+            let found = format!("a grid finish that depends on {val}, which may differ between waves");
+            return broken("finish-uniform", found, "move it out, or share the value through memory first");
+        }
+        self.finishing = true;
+        self.scoped(|s| s.block(body))?;
+        self.finishing = false;
+        Ok(())
     }
 
     fn branch(&mut self, cond: Val, then: &[Stmt], otherwise: &[Stmt], results: &[IfResult]) -> Check<()> {
@@ -239,7 +287,7 @@ impl Body<'_> {
     }
 
     /// Element type in memory and declared access of a place.
-    pub(super) fn place(&self, place: Place) -> Check<(super::Mem, Access)> {
+    pub(super) fn place(&self, place: Place) -> Check<(Mem, Access)> {
         match place {
             Place::Buffer(i) => match self.p.params.get(i as usize) {
                 Some(Param::Buffer { mem, access, .. }) => Ok((*mem, *access)),

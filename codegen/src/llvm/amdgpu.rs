@@ -6,10 +6,11 @@
 use std::fmt::Write;
 
 use super::amdgpu_mem;
+use super::finish::{AMDGPU, Scope};
 use super::ir::Lty;
 use super::pure::{mem_name, min_max};
 use super::walk::{Backend, Emit, LoadAt, Result, StoreAt};
-use crate::kp::{Access, Expr, For, LANES, Param, Program, Reduce, Stmt, Val};
+use crate::kp::{Access, Expr, For, LANES, Param, Program, Reduce, Stmt, Val, finish_slot};
 
 /// DPP control: lane l reads lane l ^ n of its row of 16.
 const ROW_XMASK: u32 = 0x160;
@@ -19,6 +20,8 @@ const ROW_XMASK: u32 = 0x160;
 const UNROLL: u32 = 4;
 /// Statements of a body that is unrolled: larger ones have their own parallelism (chains, rows).
 const SMALL_BODY: usize = 32;
+/// Where one lane leaves a counter's old value for the other waves. No kernel has a name with a dot.
+const FINISH_SLOT: &str = "@.finish";
 /// Number of the first loop's metadata.
 const FIRST_LOOP: u32 = 10;
 
@@ -59,7 +62,7 @@ fn arguments(p: &Program) -> Vec<String> {
         Param::Buffer { access, .. } => {
             let alias = match access {
                 Access::Read => "noalias readonly ",
-                Access::Write | Access::ReadWrite => "",
+                Access::Write | Access::ReadWrite | Access::Exchange | Access::Counter => "",
             };
             format!("ptr addrspace(1) {alias}captures(none) align 16 %p{i}")
         }
@@ -76,7 +79,11 @@ fn prologue(e: &mut Emit<'_>) {
         // The backend takes no other initialiser here; contents are undefined at the start anyway.
         e.ir.global(format_args!("@sh{i} = internal addrspace(3) global [{} x {ty}] poison, align 16", shared.len));
     }
+    if finish_slot(p) {
+        e.ir.global(format_args!("{FINISH_SLOT} = internal addrspace(3) global i32 poison, align 4"));
+    }
     let thread = e.ir.call("i32", "llvm.amdgcn.workitem.id.x", &[]);
+    e.ir.named("%thread", format_args!("add i32 {thread}, 0"));
     e.ir.named("%lane", format_args!("and i32 {thread}, {}", LANES - 1));
     let wave = e.ir.inst(format_args!("lshr i32 {thread}, 5"));
     let wave = uniform(e, "i32", &wave);
@@ -84,7 +91,7 @@ fn prologue(e: &mut Emit<'_>) {
 }
 
 /// Tells LLVM that a value is the same in all lanes.
-fn uniform(e: &mut Emit<'_>, ty: &str, x: &str) -> String {
+pub(crate) fn uniform(e: &mut Emit<'_>, ty: &str, x: &str) -> String {
     let suffix = if ty == "float" { "f32" } else { ty };
     e.ir.call(ty, &format!("llvm.amdgcn.readfirstlane.{suffix}"), &[(ty.to_owned(), x.to_owned())])
 }
@@ -140,6 +147,56 @@ impl Backend for Amdgpu {
         e.ir.line("fence syncscope(\"workgroup\") release");
         e.ir.call_void("llvm.amdgcn.s.barrier", &[]);
         e.ir.line("fence syncscope(\"workgroup\") acquire");
+    }
+
+    fn scope(&self) -> &'static Scope {
+        &AMDGPU
+    }
+
+    /// Each wave releases its own writes before the barrier. The lane that counts releases once more behind it: what other
+    /// waves wrote is then part of its release too, by LLVM's memory model as well as by gfx12's waits.
+    fn arrive(&mut self, e: &mut Emit<'_>, counter: &str) -> String {
+        let several = e.p.waves > 1;
+        AMDGPU.release(e);
+        if several {
+            self.barrier(e);
+        }
+        let (one, join, before) = (e.ir.label("one"), e.ir.label("join"), e.ir.block().to_owned());
+        let first = e.ir.inst("icmp eq i32 %thread, 0");
+        e.ir.cond_br(&first, &one, &join);
+        e.ir.start(&one);
+        if several {
+            AMDGPU.release(e);
+        }
+        let count = AMDGPU.count(e, counter);
+        if several {
+            e.ir.line(format_args!("store i32 {count}, ptr addrspace(3) {FINISH_SLOT}, align 4"));
+        }
+        e.ir.br(&join);
+        e.ir.start(&join);
+        let count = if several {
+            self.barrier(e);
+            e.ir.inst(format_args!("load i32, ptr addrspace(3) {FINISH_SLOT}, align 4"))
+        } else {
+            e.ir.inst(format_args!("phi i32 [ {count}, %{one} ], [ 0, %{before} ]"))
+        };
+        uniform(e, "i32", &count)
+    }
+
+    /// Every wave acquires: each may run on a compute unit of its own. The barrier hands them what the lane that counted
+    /// has learnt.
+    fn acquire(&mut self, e: &mut Emit<'_>, counter: &str) {
+        AMDGPU.acquire(e);
+        if e.p.waves > 1 {
+            self.barrier(e);
+        }
+        let (one, join) = (e.ir.label("one"), e.ir.label("join"));
+        let first = e.ir.inst("icmp eq i32 %thread, 0");
+        e.ir.cond_br(&first, &one, &join);
+        e.ir.start(&one);
+        AMDGPU.reset(e, counter);
+        e.ir.br(&join);
+        e.ir.start(&join);
     }
 
     fn loop_hint(&mut self, e: &mut Emit<'_>, f: &For) -> String {

@@ -4,6 +4,8 @@
 //! 64-bit where the lane index is. Masked accesses stand under a branch, so that nothing is touched for lanes that are
 //! off; a count that covers the whole vector (the usual case) is one wide access.
 
+use super::amdgpu;
+use super::finish::{self, AMDGPU};
 use super::ir::Lty;
 use super::pure::{mem_name, narrow, widen};
 use super::walk::{Emit, LoadAt, Result, StoreAt};
@@ -17,6 +19,8 @@ struct Access {
     space: &'static str,
     mem: Mem,
     vec: u32,
+    /// Other workgroups of the launch stored it.
+    exchanged: bool,
 }
 
 const GLOBAL: &str = "ptr addrspace(1)";
@@ -26,11 +30,16 @@ impl Access {
     fn new(e: &Emit<'_>, place: Place, vec: u32) -> Result<Self> {
         match place {
             Place::Buffer(i) => match e.p.params.get(i as usize) {
-                Some(Param::Buffer { mem, .. }) => Ok(Self { ptr: format!("%p{i}"), space: GLOBAL, mem: *mem, vec }),
+                Some(Param::Buffer { mem, .. }) => {
+                    let exchanged = finish::exchanged(e.p, i);
+                    Ok(Self { ptr: format!("%p{i}"), space: GLOBAL, mem: *mem, vec, exchanged })
+                }
                 _ => Err(e.fault(format!("parameter {i} is no buffer"))),
             },
             Place::Shared(i) => match e.p.shared.get(i as usize) {
-                Some(shared) => Ok(Self { ptr: format!("@sh{i}"), space: SHARED, mem: shared.mem, vec }),
+                Some(shared) => {
+                    Ok(Self { ptr: format!("@sh{i}"), space: SHARED, mem: shared.mem, vec, exchanged: false })
+                }
                 None => Err(e.fault(format!("there is no shared array {i}"))),
             },
         }
@@ -76,7 +85,23 @@ impl Access {
     }
 
     fn load(&self, e: &mut Emit<'_>, ty: Lty, ptr: &str) -> String {
+        if self.exchanged {
+            return self.load_exchanged(e, ty, ptr);
+        }
         e.ir.inst(format_args!("load {ty}, {} {ptr}, align {}", self.space, self.align()))
+    }
+
+    /// LLVM has no atomic load of a vector: one load per component.
+    fn load_exchanged(&self, e: &mut Emit<'_>, ty: Lty, ptr: &str) -> String {
+        if ty.lanes == 0 {
+            return AMDGPU.load(e, ty.elem, ptr);
+        }
+        let mut parts = Vec::new();
+        for i in 0..ty.lanes {
+            let at = self.component(e, ptr, i);
+            parts.push(AMDGPU.load(e, ty.elem, &at));
+        }
+        e.ir.build(ty, &parts)
     }
 
     fn store(&self, e: &mut Emit<'_>, ty: Lty, raw: &str, ptr: &str) {
@@ -96,6 +121,11 @@ pub(crate) fn load(e: &mut Emit<'_>, at: &LoadAt) -> Result<String> {
     let access = Access::new(e, at.from, if uniform { 1 } else { u32::from(at.vec) })?;
     let (ptr, ty) = (access.lane(e, at.addr)?, access.ty(e));
     let raw = match at.bound {
+        // An atomic load fills a vector register, whatever its address.
+        Bound::All if uniform && access.exchanged => {
+            let raw = access.load(e, ty, &ptr);
+            amdgpu::uniform(e, ty.elem, &raw)
+        }
         Bound::All => access.load(e, ty, &ptr),
         Bound::Mask(mask) => {
             let mask = e.op(mask)?;

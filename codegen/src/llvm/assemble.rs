@@ -22,12 +22,8 @@ pub fn assemble(text: &str, t: &Target) -> Result<Vec<u8>, CodegenError> {
         let _ = writeln!(module, "module asm \"{escaped}\"");
     }
     let object = emit::object(&module, "assembly", t)?;
-    let failed = |message: String| CodegenError::Llvm {
-        kernel: "assembly".into(),
-        target: t.name,
-        stage: "assembler",
-        message,
-    };
+    let failed =
+        |message: String| CodegenError::Llvm { kernel: "assembly".into(), target: t.name, stage: "assembler", message };
     let file = object::File::parse(&*object).map_err(|e| failed(e.to_string()))?;
     let section = file.section_by_name(".text").ok_or_else(|| failed("no code came out".into()))?;
     let end = file.symbols().find(|s| s.name() == Ok(END)).map(|s| s.address());

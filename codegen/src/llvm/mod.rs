@@ -5,10 +5,12 @@ mod amdgpu_mem;
 pub mod assemble;
 pub mod disasm;
 mod emit;
+mod finish;
 mod ir;
 mod pure;
 mod walk;
 mod x86;
+mod x86_exchange;
 mod x86_mem;
 mod x86_waves;
 

@@ -1,5 +1,6 @@
 //! What the lowerings share: structured control flow to blocks and phis.
 
+use super::finish::{self, Arrival, Scope};
 use super::ir::{Ir, Lty};
 use crate::error::CodegenError;
 use crate::kp::{Addr, Bound, Elem, Expr, For, IfResult, Place, Program, Stmt, Ty, Val};
@@ -28,6 +29,12 @@ pub(crate) trait Backend {
     fn expr(&mut self, e: &mut Emit<'_>, val: Val, expr: &Expr) -> Result<String>;
     fn store(&mut self, e: &mut Emit<'_>, at: &StoreAt) -> Result<()>;
     fn barrier(&mut self, e: &mut Emit<'_>);
+    /// The target's names for order between workgroups.
+    fn scope(&self) -> &'static Scope;
+    /// Releases what all waves wrote, adds 1 to a counter, and gives every wave its value before.
+    fn arrive(&mut self, e: &mut Emit<'_>, counter: &str) -> String;
+    /// In the workgroup that arrived last: acquires for all waves and sets the counter back.
+    fn acquire(&mut self, e: &mut Emit<'_>, counter: &str);
     /// Called after each definition.
     fn defined(&mut self, e: &mut Emit<'_>, val: Val) -> Result<()>;
     /// Metadata of the next loop's back edge, with its comma; empty for none.
@@ -126,6 +133,13 @@ impl<'p> Emit<'p> {
             }
             Stmt::If { cond, then, otherwise, results } => self.branch(b, *cond, then, otherwise, results),
             Stmt::For(f) => self.for_loop(b, f),
+            Stmt::GridFinish { counter, index, arrivals, body } => {
+                let at = Arrival::new(self, *counter, *index, *arrivals)?;
+                let join = finish::open(self, b, &at);
+                self.stmts(b, body)?;
+                finish::close(self, &join);
+                Ok(())
+            }
         }
     }
 

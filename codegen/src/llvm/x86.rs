@@ -4,6 +4,7 @@
 //! parameter (a pointer, or an i32 in the low half), `group` three workgroup numbers, `shared` 64-byte-aligned scratch of
 //! [`crate::kp::shared_bytes`] bytes. Component v of lane l is vector element `l * vec + v`.
 
+use super::finish::{HOST, Scope};
 use super::ir::{Lty, i32_vector};
 use super::pure::min_max;
 use super::walk::{Backend, Emit, LoadAt, Result, StoreAt, elem_name};
@@ -112,6 +113,21 @@ impl Backend for X86 {
 
     /// Waves run one after the other between barriers; a single wave needs none.
     fn barrier(&mut self, _: &mut Emit<'_>) {}
+
+    fn scope(&self) -> &'static Scope {
+        &HOST
+    }
+
+    /// All waves have run up to here, in this thread.
+    fn arrive(&mut self, e: &mut Emit<'_>, counter: &str) -> String {
+        HOST.release(e);
+        HOST.count(e, counter)
+    }
+
+    fn acquire(&mut self, e: &mut Emit<'_>, counter: &str) {
+        HOST.acquire(e);
+        HOST.reset(e, counter);
+    }
 
     fn loop_hint(&mut self, _: &mut Emit<'_>, _: &For) -> String {
         String::new()

@@ -4,10 +4,12 @@
 //! are slow, so: partial contiguous vectors go through a masked access (4-byte elements) or a copy loop (2-byte); loads at
 //! lane addresses are 32 plain loads, with the first active lane's address in the place of lanes that are masked off.
 
+use super::finish;
 use super::ir::{Lty, i32_vector};
 use super::pure::{mem_name, narrow, widen};
 use super::walk::{Emit, LoadAt, Result, StoreAt};
 use super::x86::X86;
+use super::x86_exchange;
 use crate::kp::{Addr, Bound, LANES, Mem, Param, Place, Ty, Val};
 
 /// Most bytes a vector in memory takes: 32 lanes of 8 components of 4 bytes.
@@ -28,15 +30,15 @@ fn place(e: &Emit<'_>, place: Place) -> Result<(String, Mem)> {
 }
 
 /// One access: the vector of 32 lanes of `vec` raw elements.
-struct Access {
-    ptr: String,
-    mem: Mem,
-    vec: u32,
+pub(crate) struct Access {
+    pub ptr: String,
+    pub mem: Mem,
+    pub vec: u32,
 }
 
 impl Access {
     /// The whole vector's type.
-    fn all(&self) -> Lty {
+    pub(crate) fn all(&self) -> Lty {
         Lty::vector(mem_name(self.mem), LANES * self.vec)
     }
 
@@ -50,13 +52,13 @@ impl Access {
     }
 
     /// Pointer to the element at `base`.
-    fn at(&self, e: &mut Emit<'_>, base: Val) -> Result<String> {
+    pub(crate) fn at(&self, e: &mut Emit<'_>, base: Val) -> Result<String> {
         let (ty, base) = (e.ty(base)?, e.op(base)?);
         Ok(e.ir.inst(format_args!("getelementptr {}, ptr {}, {ty} {base}", mem_name(self.mem), self.ptr)))
     }
 
     /// `<32 x i1>` mask repeated for each component.
-    fn spread(&self, e: &mut Emit<'_>, mask: &str) -> String {
+    pub(crate) fn spread(&self, e: &mut Emit<'_>, mask: &str) -> String {
         if self.vec == 1 {
             return mask.to_owned();
         }
@@ -65,7 +67,7 @@ impl Access {
     }
 
     /// Mask of the elements below `count`.
-    fn below(&self, e: &mut Emit<'_>, count: &str) -> String {
+    pub(crate) fn below(&self, e: &mut Emit<'_>, count: &str) -> String {
         let ty = Lty::vector("i32", LANES * self.vec);
         let limit = e.ir.broadcast(ty, count);
         e.ir.inst(format_args!("icmp slt {ty} {}, {limit}", i32_vector(0..ty.lanes)))
@@ -73,13 +75,18 @@ impl Access {
 }
 
 /// Scratch in the stack frame for one vector.
-fn tail(b: &mut X86, e: &mut Emit<'_>) -> String {
+pub(crate) fn tail(b: &mut X86, e: &mut Emit<'_>) -> String {
     b.tail.get_or_insert_with(|| e.ir.alloca(format_args!("[{TAIL_BYTES} x i8]"), 64)).clone()
 }
 
 pub(crate) fn load(b: &mut X86, e: &mut Emit<'_>, at: &LoadAt) -> Result<String> {
     let (ptr, mem) = place(e, at.from)?;
     let access = Access { ptr, mem, vec: u32::from(at.vec) };
+    if let Place::Buffer(i) = at.from
+        && finish::exchanged(e.p, i)
+    {
+        return x86_exchange::load(b, e, &access, at);
+    }
     if let Addr::Uniform { base } = at.addr {
         let ptr = access.at(e, base)?;
         let ty = Lty::scalar(mem_name(mem));
@@ -183,7 +190,7 @@ fn copy_loop(e: &mut Emit<'_>, access: &Access, from: &str, to: &str, count: &st
 }
 
 /// `<32 x i64>` element index of each lane's first component.
-fn lane_indices(e: &mut Emit<'_>, addr: Addr, vec: u32) -> Result<String> {
+pub(crate) fn lane_indices(e: &mut Emit<'_>, addr: Addr, vec: u32) -> Result<String> {
     let wide = Lty::vector("i64", LANES);
     let (base, index) = match addr {
         Addr::Lanes { base, index } => {

@@ -2,8 +2,10 @@
 //!
 //! A block is cut at its barriers into *segments*; each runs in a loop over the waves. An `If` or `For` that holds a
 //! barrier is workgroup-uniform and stays outside of the wave loops; its body is cut the same way. A value that is used
-//! outside of the segment that defines it lives in a *slot*: a stack array with one element per wave.
+//! outside of the segment that defines it lives in a *slot*: a stack array with one element per wave. A grid finish cuts
+//! like a barrier: all waves have run when the workgroup arrives.
 
+use super::finish::{self, Arrival};
 use super::walk::{Emit, Result};
 use super::x86::{X86, everywhere};
 use crate::kp::{Expr, For, IfResult, LANES, Stmt, Val};
@@ -13,6 +15,7 @@ enum Region<'p> {
     Segment { number: u32, stmts: &'p [Stmt] },
     For(&'p For, Vec<Region<'p>>),
     If { cond: Val, then: Vec<Region<'p>>, otherwise: Vec<Region<'p>>, results: &'p [IfResult] },
+    Finish { counter: u32, index: Val, arrivals: Val, body: Vec<Region<'p>> },
 }
 
 /// Where a value is defined.
@@ -43,7 +46,7 @@ pub(crate) struct Slots {
 
 fn has_barrier(stmt: &Stmt) -> bool {
     match stmt {
-        Stmt::Barrier => true,
+        Stmt::Barrier | Stmt::GridFinish { .. } => true,
         Stmt::If { then, otherwise, .. } => then.iter().chain(otherwise).any(has_barrier),
         Stmt::For(f) => f.body.iter().any(has_barrier),
         Stmt::Let(..) | Stmt::Store { .. } => false,
@@ -60,6 +63,10 @@ fn cut<'p>(stmts: &'p [Stmt], segments: &mut u32) -> Vec<Region<'p>> {
             [stmt @ Stmt::If { cond, then, otherwise, results }] if has_barrier(stmt) => {
                 let (then, otherwise) = (cut(then, segments), cut(otherwise, segments));
                 regions.push(Region::If { cond: *cond, then, otherwise, results });
+            }
+            [Stmt::GridFinish { counter, index, arrivals, body }] => {
+                let body = cut(body, segments);
+                regions.push(Region::Finish { counter: *counter, index: *index, arrivals: *arrivals, body });
             }
             stmts => {
                 regions.push(Region::Segment { number: *segments, stmts });
@@ -129,6 +136,11 @@ impl Slots {
                         self.keep(r.result);
                     }
                 }
+                Region::Finish { index, arrivals, body, .. } => {
+                    self.keep(*index);
+                    self.keep(*arrivals);
+                    self.scan(body);
+                }
             }
         }
     }
@@ -150,7 +162,8 @@ impl Slots {
             Stmt::Store { addr, bound, value, .. } => {
                 addr.operands().chain(bound.operands()).chain([*value]).for_each(|val| self.read(val, number));
             }
-            Stmt::Barrier => {}
+            // These are no part of a segment.
+            Stmt::Barrier | Stmt::GridFinish { .. } => {}
             Stmt::If { cond, then, otherwise, results } => {
                 self.read(*cond, number);
                 then.iter().chain(otherwise).for_each(|stmt| self.scan_stmt(stmt, number));
@@ -207,6 +220,12 @@ fn emit(e: &mut Emit<'_>, b: &mut X86, regions: &[Region<'_>]) -> Result<()> {
             Region::Segment { number, stmts } => segment(e, b, *number, stmts)?,
             Region::For(f, body) => for_region(e, b, f, body)?,
             Region::If { cond, then, otherwise, results } => if_region(e, b, *cond, then, otherwise, results)?,
+            Region::Finish { counter, index, arrivals, body } => {
+                let (index, arrivals) = (read(e, b, *index)?, read(e, b, *arrivals)?);
+                let join = finish::open(e, b, &Arrival { counter: *counter, index, arrivals });
+                emit(e, b, body)?;
+                finish::close(e, &join);
+            }
         }
     }
     Ok(())
