@@ -124,10 +124,10 @@ pub struct Run {
     /// Rows fed at a time before that
     #[arg(long, default_value_t = 16)]
     pub chunk: usize,
-    /// cpu, or interp: the reference interpreter
+    /// cpu; gfx12-emu: gfx1201 code in the emulator; interp: the reference interpreter
     #[arg(long, default_value = "cpu")]
     pub device: String,
-    /// Threads of the cpu device; 0 takes all cores. Results do not depend on it
+    /// Threads of the cpu or gfx12-emu device; 0 takes all cores. Results do not depend on it
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
     /// Write the logits of all fed rows to a safetensors file
@@ -148,7 +148,7 @@ pub struct Run {
 #[derive(Debug, Args)]
 pub struct Verify {
     pub bundle: PathBuf,
-    /// cpu
+    /// cpu, or gfx12-emu: gfx1201 code in the emulator
     #[arg(long, default_value = "cpu")]
     pub device: String,
     /// Only this kernel

@@ -2,6 +2,8 @@
 
 mod cli;
 mod compile;
+mod device;
+mod emulated;
 mod error;
 mod report;
 mod run;

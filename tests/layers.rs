@@ -8,6 +8,10 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
+const CPU: (&str, &str) = ("cpu", "x86-64");
+/// Three draws or more run waves in three orders, with three contents of what nothing has written.
+const EMULATOR: (&str, &str) = ("gfx12-emu", "gfx1201");
+
 /// One layer of each kind, with weights of a few experts: more would add bytes, not code.
 const LAYERS: [&str; 4] = ["--layers", "0,3-4", "--expert-slots", "12"];
 
@@ -18,15 +22,14 @@ fn succeed(args: &[&str]) -> Value {
     serde_json::from_str(&out).unwrap()
 }
 
-/// Compiles a config (a path below the repository) and verifies each kernel.
-fn verify_config(config: &str, options: &[&str], draws: &str) {
+/// Compiles a config (a path below the repository) and verifies each kernel on a device.
+fn verify_config(config: &str, options: &[&str], (device, target): (&str, &str), draws: &str) {
     let folder = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let bundle = folder.path().join("layers.ug");
     let bundle = bundle.to_str().unwrap();
     let config = format!("{}/{config}", env!("CARGO_MANIFEST_DIR"));
-    let compiled =
-        succeed(&[&["compile", &config, "-o", bundle, "--target", "x86-64", "--json"][..], options].concat());
-    let verified = succeed(&["verify", bundle, "--device", "cpu", "--draws", draws, "--json"]);
+    let compiled = succeed(&[&["compile", &config, "-o", bundle, "--target", target, "--json"][..], options].concat());
+    let verified = succeed(&["verify", bundle, "--device", device, "--draws", draws, "--json"]);
     assert_eq!(verified["wrong"], Value::Array(vec![]));
     assert!(verified["kernels"].as_u64().unwrap() > 0);
     assert_eq!(verified["kernels"], compiled["kernels"], "each kernel is launched in some bucket");
@@ -39,7 +42,8 @@ fn tiny_model() {
         ["--dtype", "f32", "--cover", "greedy"],
         ["--dtype", "bf16", "--cover", "greedy"],
     ] {
-        verify_config("tests/golden/glm5_next_tiny", &options, "6");
+        verify_config("tests/golden/glm5_next_tiny", &options, CPU, "6");
+        verify_config("tests/golden/glm5_next_tiny", &options, EMULATOR, "3");
     }
 }
 
@@ -67,12 +71,24 @@ fn wrong_kernels_fail_verification() {
 
 #[test]
 fn half_width_layers() {
-    verify_config("tests/configs/half.json", &LAYERS, "1");
+    verify_config("tests/configs/half.json", &LAYERS, CPU, "1");
+}
+
+#[test]
+fn half_width_layers_emulated() {
+    verify_config("tests/configs/half.json", &LAYERS, EMULATOR, "1");
 }
 
 /// Draws the 634 million weights of the embedding and of the output head once a kernel: about 4 GB of memory.
 #[test]
 #[cfg_attr(not(feature = "long-tests"), ignore = "minutes; needs --features long-tests")]
 fn real_dimension_layers() {
-    verify_config("models/configs/glm-5.3-flash.json", &LAYERS, "1");
+    verify_config("models/configs/glm-5.3-flash.json", &LAYERS, CPU, "1");
+}
+
+/// The launch lists of all steps; those of one row are the decode path.
+#[test]
+#[cfg_attr(not(feature = "long-tests"), ignore = "minutes; needs --features long-tests")]
+fn real_dimension_layers_emulated() {
+    verify_config("models/configs/glm-5.3-flash.json", &LAYERS, EMULATOR, "1");
 }

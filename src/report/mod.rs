@@ -3,6 +3,7 @@
 //! In: a bundle, which is checked as a runtime would check it. Out: its launches, kernels, fusion and resources. Each
 //! figure says where it is from: a count of the launch lists, the cost model, or the finished machine code.
 
+mod executed;
 mod tables;
 mod view;
 
@@ -13,6 +14,7 @@ use unglue_runtime::manifest::{Kernel, Manifest};
 use unglue_runtime::{Bundle, RuntimeError};
 
 use crate::cli;
+use crate::emulated;
 use crate::error::CliError;
 
 pub fn run(args: &cli::Report) -> Result<(), CliError> {
@@ -22,14 +24,15 @@ pub fn run(args: &cli::Report) -> Result<(), CliError> {
         broken(&bundle, view::Wrong { found: "no report".into(), needed })
     })?;
     let report = view::parse(bytes, bundle.manifest()).map_err(|w| broken(&bundle, w))?;
+    let emulated = emulated::read(&bundle)?;
     let text = if args.json {
         let all: Value = serde_json::from_slice(bytes)
             .map_err(|e| broken(&bundle, view::Wrong { found: e.to_string(), needed: "JSON".into() }))?;
-        format!("{}\n", json!({ "manifest": summary(&bundle), "report": all }))
+        format!("{}\n", json!({ "manifest": summary(&bundle), "report": all, "emulated": emulated }))
     } else {
         let stdout = std::io::stdout();
         let bold = stdout.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
-        tables::text(&bundle, &report, bold)
+        tables::text(&bundle, &report, emulated.as_ref(), bold)
     };
     print(&text)
 }

@@ -8,14 +8,16 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, TableComponent};
 use unglue_runtime::Bundle;
 use unglue_runtime::manifest::{Exactness, Manifest, Resources};
 
+use super::executed;
 use super::view::{Body, Bucket, Kernel, Report, Saturation, Totals};
+use crate::emulated::Emulated;
 
 const WIDTH: u16 = 120;
 /// The target whose machine code has registers to speak of.
 const GPU: &str = "gfx1201";
 
 /// A page under construction.
-struct Page {
+pub(super) struct Page {
     text: String,
     bold: bool,
 }
@@ -26,13 +28,13 @@ impl Page {
         self.text.push('\n');
     }
 
-    fn title(&mut self, title: impl AsRef<str>) {
+    pub(super) fn title(&mut self, title: impl AsRef<str>) {
         let (on, off) = if self.bold { ("\x1b[1m", "\x1b[0m") } else { ("", "") };
         let _ = write!(self.text, "\n{on}{}{off}\n", title.as_ref());
     }
 
     /// A paragraph, wrapped.
-    fn note(&mut self, text: &str) {
+    pub(super) fn note(&mut self, text: &str) {
         let mut line = String::new();
         for word in text.split_whitespace() {
             if !line.is_empty() && line.len() + 1 + word.len() > usize::from(WIDTH) {
@@ -48,7 +50,7 @@ impl Page {
     }
 
     /// Columns whose heads start with `>` are aligned to the right.
-    fn table(&mut self, heads: &[&str], rows: Vec<Vec<String>>) {
+    pub(super) fn table(&mut self, heads: &[&str], rows: Vec<Vec<String>>) {
         let mut table = Table::new();
         table.load_preset(NOTHING).set_style(TableComponent::HeaderLines, '-');
         table.set_content_arrangement(ContentArrangement::Dynamic).set_width(WIDTH);
@@ -67,7 +69,7 @@ impl Page {
 }
 
 /// The whole report. `bold` sets headings off by terminal codes.
-pub fn text(bundle: &Bundle, report: &Report, bold: bool) -> String {
+pub fn text(bundle: &Bundle, report: &Report, emulated: Option<&Emulated>, bold: bool) -> String {
     let mut page = Page { text: String::new(), bold };
     let m = bundle.manifest();
     page.line(format!("bundle {}, sha256 {}", bundle.path().display(), bundle.sha256()));
@@ -80,6 +82,7 @@ pub fn text(bundle: &Bundle, report: &Report, bold: bool) -> String {
     for bucket in &report.buckets {
         kernels(&mut page, m, report, bucket);
     }
+    executed::executed(&mut page, m, emulated);
     page.text
 }
 
@@ -426,7 +429,7 @@ fn us(ns: u64) -> String {
 }
 
 /// Three digits or so, in powers of 1024.
-fn bytes(n: u64) -> String {
+pub(super) fn bytes(n: u64) -> String {
     let mut value = n as f64;
     for unit in ["B", "K", "M", "G"] {
         if value < 1000.0 {

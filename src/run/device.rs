@@ -8,20 +8,22 @@ use unglue_models::checkpoint::Checkpoint;
 use unglue_models::safetensors::Stored;
 use unglue_runtime::manifest::{MANIFEST_FILE, Manifest, Mem, Source};
 use unglue_runtime::{
-    BufferReader, Bundle, CpuDevice, CpuOptions, Feed, Geometry, LaunchEvent, LogitRows, RuntimeError, SequenceState,
-    Session, SessionOptions, slice_tensor,
+    BufferReader, Bundle, Feed, Geometry, LaunchEvent, LogitRows, RuntimeError, SequenceState, Session, SessionOptions,
+    slice_tensor,
 };
 
 use super::dump::{Array, Dump};
 use super::{Engine, Limits, Work};
 use crate::cli;
 use crate::compile::origin_path;
+use crate::device::DeviceKind;
 use crate::error::CliError;
 
 /// A session with one sequence.
 pub struct OnDevice {
     session: Session,
     sequence: SequenceState,
+    kind: DeviceKind,
     threads: usize,
     /// Per bucket.
     reads: Vec<Reads>,
@@ -32,7 +34,7 @@ type Reads = Vec<Vec<(String, u32)>>;
 
 impl OnDevice {
     /// Opens and checks everything that `args` name.
-    pub fn open(args: &cli::Run, work: &Work) -> Result<OnDevice, CliError> {
+    pub fn open(args: &cli::Run, kind: DeviceKind, work: &Work) -> Result<OnDevice, CliError> {
         if !args.input.join(MANIFEST_FILE).is_file()
             && (args.input.is_file() || args.input.join("config.json").is_file())
         {
@@ -48,15 +50,14 @@ impl OnDevice {
         let geometry = geometry(manifest, args, work);
         let reads = reads(manifest);
         let told = |e| explained(e, &folder);
-        let device = CpuDevice::new(CpuOptions { threads: args.threads, ..CpuOptions::default() }).map_err(told)?;
+        let device = kind.open(args.threads).map_err(told)?;
         let provider = |source: &Source| tensor(&checkpoint, source);
         let mut session =
-            Session::create(Arc::new(bundle), Box::new(device), &provider, geometry, SessionOptions::default())
-                .map_err(told)?;
+            Session::create(Arc::new(bundle), device, &provider, geometry, SessionOptions::default()).map_err(told)?;
         let sequence = session.open_sequence().map_err(CliError::Device)?;
         let all = || std::thread::available_parallelism().map_or(1, usize::from);
         let threads = if args.threads == 0 { all() } else { args.threads };
-        Ok(OnDevice { session, sequence, threads, reads })
+        Ok(OnDevice { session, sequence, kind, threads, reads })
     }
 }
 
@@ -187,7 +188,7 @@ impl Engine for OnDevice {
     }
 
     fn device(&self) -> &'static str {
-        "cpu"
+        self.kind.name()
     }
 
     fn threads(&self) -> usize {

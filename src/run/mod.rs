@@ -13,6 +13,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 
 use crate::cli;
+use crate::device::DeviceKind;
 use crate::error::CliError;
 use dump::{Array, Dump};
 
@@ -104,12 +105,8 @@ pub fn run(args: &cli::Run) -> Result<(), CliError> {
         writable(path)?;
     }
     let mut engine: Box<dyn Engine> = match args.device.as_str() {
-        "cpu" => Box::new(device::OnDevice::open(args, &work)?),
         "interp" => Box::new(interp::Interpreter::open(args, &work)?),
-        other => {
-            let needed = "cpu or interp".into();
-            return Err(CliError::Usage { rule: "--device", found: other.into(), needed });
-        }
+        other => Box::new(device::OnDevice::open(args, DeviceKind::of(other, " or interp")?, &work)?),
     };
     let mut progress = Progress::new(args.json, work.tokens());
     let mut dump = args.dump.as_ref().map(|_| Dump::new(args.taps));

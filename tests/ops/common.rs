@@ -1,11 +1,13 @@
-//! Runs graphs as kernels on the CPU. Takes the place of the interpreter's `Eval`, whose interface it has.
+//! Runs graphs as kernels, on the CPU and in the emulator. Takes the place of the interpreter's `Eval`, whose interface it has.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{LazyLock, Mutex, OnceLock};
 
 use unglue_codegen::bundle::describe;
 use unglue_codegen::check::{Paged, Paging, block_table, decode, encode};
+use unglue_codegen::emu::{EmuDevice, EmuOptions};
 use unglue_codegen::generate::{self, StepBuffer, StepScalar, Use};
+use unglue_codegen::target::{Packaging, Target};
 use unglue_codegen::{link, llvm, target};
 use unglue_ir::graph::{Graph, ValueId};
 use unglue_ir::interp::draw::Rng;
@@ -49,12 +51,13 @@ impl<'a> Eval<'a> {
         let rows_max = [1, 4, 16].into_iter().find(|n| *n >= rows).unwrap_or(rows);
         let bucket = Bucket { rows_max, seqs_max: batch.slot.len() as u32, pools: batch.pools as u64 };
         let mut last = None;
-        for strategy in [Strategy::None, Strategy::Greedy] {
-            let kernels = Kernels::of(g, bucket, strategy);
+        let ways = [Strategy::None, Strategy::Greedy].map(|s| TARGETS.map(|t| (s, t)));
+        for (strategy, target) in ways.into_iter().flatten() {
+            let kernels = Kernels::of(g, bucket, strategy, target);
             let mut device = kernels.device.lock().unwrap();
             let step = Step::new(&kernels.cover, bucket, batch, &self.states, seed(rows, strategy));
-            let (out, states) = step.run(&mut device, &kernels.code, self, &inputs, &reference.states);
-            let of = format!("{}, {} kernels", g.name, strategy.name());
+            let (out, states) = step.run(device.as_mut(), &kernels.code, self, &inputs, &reference.states);
+            let of = format!("{}, {} kernels for {target}", g.name, strategy.name());
             assert_eq!(out.keys().collect::<Vec<_>>(), want.keys().collect::<Vec<_>>(), "{of}");
             for (name, t) in &out {
                 assert_eq!((t.dtype, &t.shape), (want[name].dtype, &want[name].shape), "{of}, {name}");
@@ -101,26 +104,30 @@ struct Kernels {
     cover: BodyCover,
     /// What the parameters of each kernel stand for.
     code: Vec<Vec<Use>>,
-    device: Mutex<CpuDevice>,
+    device: Mutex<Box<dyn Device>>,
 }
 
-type Key = (Graph, Bucket, Strategy);
+/// Targets with a device here.
+const TARGETS: [&str; 2] = ["x86-64", "gfx1201"];
+
+type Key = (Graph, Bucket, Strategy, &'static str);
 
 impl Kernels {
-    /// Compiled once for each graph, bucket and strategy.
-    fn of(g: &Graph, bucket: Bucket, strategy: Strategy) -> &'static Kernels {
+    /// Compiled once for each graph, bucket, strategy and target.
+    fn of(g: &Graph, bucket: Bucket, strategy: Strategy, target: &'static str) -> &'static Kernels {
         static KNOWN: LazyLock<Mutex<HashMap<Key, &'static OnceLock<Kernels>>>> = LazyLock::new(Mutex::default);
         let cell = *KNOWN
             .lock()
             .unwrap()
-            .entry((g.clone(), bucket, strategy))
+            .entry((g.clone(), bucket, strategy, target))
             .or_insert_with(|| Box::leak(Box::new(OnceLock::new())));
-        cell.get_or_init(|| Kernels::compile(g, bucket, strategy))
+        cell.get_or_init(|| Kernels::compile(g, bucket, strategy, target))
     }
 
-    fn compile(g: &Graph, bucket: Bucket, strategy: Strategy) -> Kernels {
+    fn compile(g: &Graph, bucket: Bucket, strategy: Strategy, target: &str) -> Kernels {
+        // The emulator runs the CPU's cover too: what is compared is code, not choice.
         let cover = cover(g, &bucket, &X86_64, strategy, &CoverOptions::default()).unwrap();
-        let t = target::by_name("x86-64").unwrap();
+        let t = target::by_name(target).unwrap();
         let (mut objects, mut entries, mut code) = (vec![], vec![], vec![]);
         for k in &cover.kernels {
             let made = generate::generate(&k.name, &k.graph, &k.schedule, bucket).unwrap_or_else(|e| panic!("{e}"));
@@ -131,14 +138,34 @@ impl Kernels {
             entries.push(describe::kernel(&k.graph, &k.schedule, &made, facts));
             code.push(made.uses);
         }
-        let options = CpuOptions { threads: 2, guard: Guard::Aligned, poison_shared: true };
-        let mut device = CpuDevice::new(options).unwrap();
-        if !objects.is_empty() {
-            let bytes = link::shared_object(&objects, t).unwrap();
-            device.load(&entries, &[Code { kernel: None, bytes: &bytes }]).unwrap();
-        }
+        let mut device = open(t);
+        load(device.as_mut(), &entries, &objects, t);
         Kernels { cover, code, device: Mutex::new(device) }
     }
+}
+
+fn open(t: &Target) -> Box<dyn Device> {
+    match t.packaging {
+        Packaging::OneSharedObject => {
+            let options = CpuOptions { threads: 2, guard: Guard::Aligned, poison_shared: true };
+            Box::new(CpuDevice::new(options).unwrap())
+        }
+        Packaging::OnePerKernel => Box::new(EmuDevice::new(EmuOptions { threads: 2, ..Default::default() }).unwrap()),
+    }
+}
+
+/// Links and loads the kernels as the target wants them.
+fn load(device: &mut dyn Device, entries: &[manifest::Kernel], objects: &[(String, Vec<u8>)], t: &Target) {
+    if objects.is_empty() {
+        return;
+    }
+    let groups: Vec<(Option<u32>, &[(String, Vec<u8>)])> = match t.packaging {
+        Packaging::OneSharedObject => vec![(None, objects)],
+        Packaging::OnePerKernel => (0..).map(Some).zip(objects.chunks(1)).collect(),
+    };
+    let linked: Vec<_> = groups.iter().map(|(kernel, part)| (*kernel, link::shared_object(part, t).unwrap())).collect();
+    let code: Vec<Code> = linked.iter().map(|(kernel, bytes)| Code { kernel: *kernel, bytes }).collect();
+    device.load(entries, &code).unwrap();
 }
 
 /// One run of a cover: its batch, pages and buffers.
@@ -193,7 +220,7 @@ impl<'a> Step<'a> {
 
     fn run(
         mut self,
-        device: &mut CpuDevice,
+        device: &mut dyn Device,
         code: &[Vec<Use>],
         given: &Eval,
         inputs: &[(&str, Tensor)],
@@ -234,7 +261,7 @@ impl<'a> Step<'a> {
     }
 
     /// Leaves and the step's description.
-    fn upload(&mut self, device: &mut CpuDevice, given: &Eval, inputs: &[(&str, Tensor)]) {
+    fn upload(&mut self, device: &mut dyn Device, given: &Eval, inputs: &[(&str, Tensor)]) {
         let g = &self.cover.body;
         for id in g.ids() {
             let bytes = match &g.node(id).op {
@@ -283,7 +310,7 @@ impl<'a> Step<'a> {
     }
 
     /// The graph's tensors; nothing is written behind the step's rows.
-    fn outputs(&self, device: &CpuDevice) -> BTreeMap<String, Tensor> {
+    fn outputs(&self, device: &dyn Device) -> BTreeMap<String, Tensor> {
         let g = &self.cover.body;
         let mut out = BTreeMap::new();
         for (name, v) in &g.outputs {
@@ -306,7 +333,7 @@ impl<'a> Step<'a> {
     /// The states after the step; the whole buffers are as they should be, with what belongs to nobody.
     fn states(
         &self,
-        device: &CpuDevice,
+        device: &dyn Device,
         given: &Eval,
         want: &BTreeMap<String, StateData>,
     ) -> BTreeMap<String, StateData> {
@@ -325,7 +352,7 @@ impl<'a> Step<'a> {
 }
 
 /// A buffer with this content, and the pattern behind it.
-fn alloc(device: &mut CpuDevice, mut bytes: Vec<u8>) -> (BufferId, usize) {
+fn alloc(device: &mut dyn Device, mut bytes: Vec<u8>) -> (BufferId, usize) {
     let len = bytes.len();
     bytes.resize(len.max(1).next_multiple_of(SLACK), PATTERN);
     let id = device.alloc(bytes.len() as u64).unwrap();
@@ -334,7 +361,7 @@ fn alloc(device: &mut CpuDevice, mut bytes: Vec<u8>) -> (BufferId, usize) {
 }
 
 /// A buffer with what fills it up.
-fn read(device: &CpuDevice, (id, len): (BufferId, usize)) -> Vec<u8> {
+fn read(device: &dyn Device, (id, len): (BufferId, usize)) -> Vec<u8> {
     let mut bytes = vec![0; len.max(1).next_multiple_of(SLACK)];
     device.read(id, 0, &mut bytes).unwrap();
     bytes

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::common::{AUX, BUILDS, Case, MODEL, dump, list, load, succeed};
 
-/// A bundle on the cpu gives the bits of the interpreter, which runs the trunk as it is declared: nothing that fusion,
+/// A bundle, on the cpu and in the emulator, gives the bits of the interpreter, which runs the trunk as it is declared: nothing that fusion,
 /// scheduling or code generation did changes a bit (P4, P6).
 #[test]
 fn bundles_equal_the_interpreter() {
@@ -15,12 +15,15 @@ fn bundles_equal_the_interpreter() {
             let more = ["--device", "interp", "--dtype", dtype, "--aux", AUX, "--decode-from", &from];
             let want = load(&dump(&format!("interp-{name}-{dtype}"), Path::new(MODEL), &case.ids, &more));
             for build in BUILDS.into_iter().filter(|b| b.dtype == dtype) {
-                let file = format!("bits-{name}-{dtype}-{}", build.cover);
-                let ours = load(&dump(&file, build.bundle(), &case.ids, &["--decode-from", &from]));
-                assert_eq!(ours.len(), 26, "{:?}", ours.keys());
-                for (key, value) in &ours {
-                    let want = want.get(key).unwrap_or_else(|| panic!("the interpreter has no {key}"));
-                    assert!(value == want, "{name} {build:?}: {key} has other bits");
+                for device in ["cpu", "gfx12-emu"] {
+                    let file = format!("bits-{name}-{dtype}-{}-{device}", build.cover);
+                    let how = ["--device", device, "--decode-from", &from];
+                    let ours = load(&dump(&file, build.bundle(), &case.ids, &how));
+                    assert_eq!(ours.len(), 26, "{:?}", ours.keys());
+                    for (key, value) in &ours {
+                        let want = want.get(key).unwrap_or_else(|| panic!("the interpreter has no {key}"));
+                        assert!(value == want, "{name} {build:?} on {device}: {key} has other bits");
+                    }
                 }
             }
         }

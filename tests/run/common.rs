@@ -48,7 +48,7 @@ impl Build {
             let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("run");
             std::fs::create_dir_all(&folder).unwrap();
             let bundle = folder.join(format!("{}-{}.ug", self.dtype, self.cover));
-            let options = ["--dtype", self.dtype, "--cover", self.cover, "--aux", AUX, "--target", "x86-64"];
+            let options = ["--dtype", self.dtype, "--cover", self.cover, "--aux", AUX, "--target", "x86-64,gfx1201"];
             succeed(&[&["compile", MODEL, "-o", bundle.to_str().unwrap(), "--json"][..], &options].concat());
             bundle
         })

@@ -115,12 +115,16 @@ fn greedy_ids_are_equal() {
         for name in ["long", "short"] {
             let case = Case::of(name);
             let prompt = list(&case.ids[..case.prefill]);
-            let out = succeed(&["run", build.bundle().to_str().unwrap(), "--ids", &prompt, "--json", "--threads", "2"]);
-            let out: Value = serde_json::from_str(&out).unwrap();
-            assert_eq!(out["ids"], serde_json::json!(case.greedy), "{name}, {}", build.cover);
-            let rest = serde_json::json!({"fed": case.prefill, "chunk": 16, "device": "cpu", "threads": 2});
-            for (key, value) in rest.as_object().unwrap() {
-                assert_eq!(&out[key], value, "{key}");
+            for device in ["cpu", "gfx12-emu"] {
+                let bundle = build.bundle().to_str().unwrap();
+                let how = ["--json", "--threads", "2", "--device", device];
+                let out = succeed(&[&["run", bundle, "--ids", &prompt][..], &how].concat());
+                let out: Value = serde_json::from_str(&out).unwrap();
+                assert_eq!(out["ids"], serde_json::json!(case.greedy), "{name}, {}, {device}", build.cover);
+                let rest = serde_json::json!({"fed": case.prefill, "chunk": 16, "device": device, "threads": 2});
+                for (key, value) in rest.as_object().unwrap() {
+                    assert_eq!(&out[key], value, "{key}");
+                }
             }
         }
     }

@@ -15,7 +15,7 @@ use unglue_ir::interp::{Batch, Data, StateData, Tensor, WeightRef, eval_graph};
 use unglue_ir::op::Op;
 use unglue_ir::types::{DType, Dim};
 use unglue_passes::schedule::{Bucket, GridAxis, strip_reshapes};
-use unglue_runtime::{ArgValue, BufferId, Device};
+use unglue_runtime::{ArgValue, BufferId, Device, RuntimeError};
 
 use crate::error::CodegenError;
 use crate::generate::{FAULT_TOKEN, StepBuffer, StepScalar, Use};
@@ -162,7 +162,11 @@ impl Run<'_, '_> {
             });
         }
         let grid = self.subject.grid.map(|g| g.value(&self.subject.bucket) as u32);
-        self.device.launch(self.subject.number, grid, &args).map_err(|e| cannot(self.subject, &e))?;
+        match self.device.launch(self.subject.number, grid, &args) {
+            Ok(()) => {}
+            Err(RuntimeError::KernelTrap { found, .. }) => return Ok(Some(self.trapped(found, seed))),
+            Err(e) => return Err(cannot(self.subject, &e)),
+        }
         for (i, of) in self.subject.uses.iter().enumerate() {
             let wrong = match of {
                 Use::Output(name) => self.compare_output(i, name, want, seed)?,
@@ -179,6 +183,12 @@ impl Run<'_, '_> {
             }
         }
         Ok(None)
+    }
+
+    /// The kernel did what the device forbids.
+    fn trapped(&self, found: String, seed: u64) -> Mismatch {
+        let (kernel, interpreter) = (self.subject.name.into(), "no fault".into());
+        Mismatch { kernel, value: "launch".into(), index: 0, row: 0, device: found, interpreter, seed }
     }
 
     fn free(&mut self) -> Result<(), CodegenError> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
@@ -45,9 +45,6 @@ impl Default for EmuOptions {
     }
 }
 
-/// Counts by kernel name, shared with whoever reads them while a session owns the device.
-pub type SharedCounts = Arc<Mutex<BTreeMap<String, Counts>>>;
-
 struct Buffer {
     words: Words,
     bytes: u64,
@@ -62,7 +59,8 @@ pub struct EmuDevice {
     next: u64,
     described: Vec<Described>,
     kernels: Vec<Kernel>,
-    counts: SharedCounts,
+    /// By kernel name.
+    counts: Mutex<BTreeMap<String, Counts>>,
 }
 
 fn misuse(rule: &'static str, found: impl ToString, needed: impl ToString) -> RuntimeError {
@@ -91,7 +89,7 @@ impl EmuDevice {
             next: 0,
             described: Vec::new(),
             kernels: Vec::new(),
-            counts: SharedCounts::default(),
+            counts: Mutex::default(),
         })
     }
 
@@ -106,10 +104,9 @@ impl EmuDevice {
         self.options
     }
 
-    /// What was executed so far, by kernel.
-    #[must_use]
-    pub fn counts(&self) -> SharedCounts {
-        Arc::clone(&self.counts)
+    /// What was executed since the last call, by kernel name.
+    pub fn take_counts(&self) -> BTreeMap<String, Counts> {
+        std::mem::take(&mut *self.counts.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn buffer(&self, id: BufferId) -> Result<&Buffer, RuntimeError> {

@@ -19,6 +19,7 @@ pub mod load;
 pub mod memory;
 pub mod op;
 pub mod ops;
+pub mod page;
 pub mod snippet;
 pub mod step;
 pub mod wave;

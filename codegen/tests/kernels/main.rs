@@ -1,4 +1,4 @@
-//! Generated kernels on the CPU against the interpreter, bit for bit.
+//! Generated kernels on the CPU and in the emulator against the interpreter, bit for bit.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -6,6 +6,7 @@ mod bodies;
 
 use unglue_codegen::bundle::describe::{Facts, kernel};
 use unglue_codegen::check::{Subject, check};
+use unglue_codegen::emu::{EmuDevice, EmuOptions, Schedule};
 use unglue_codegen::{generate, link, llvm, target};
 use unglue_ir::graph::Graph;
 use unglue_passes::schedule::{Bucket, schedule};
@@ -16,19 +17,29 @@ fn run(name: &str, g: &Graph, rows_max: u32, pools: u64) {
     let bucket = Bucket { rows_max, seqs_max: 4.min(rows_max), pools };
     let s = schedule(g, &bucket).unwrap_or_else(|o| panic!("{name}: {o:?}\n{}", unglue_ir::text::print_graph(g)));
     let made = generate::generate(name, g, &s, bucket).unwrap_or_else(|e| panic!("{name}: {e}"));
-    let t = target::by_name("x86-64").unwrap();
-    let object = llvm::compile_object(&made.program, t).unwrap_or_else(|e| panic!("{e}\n{}", made.program.to_text()));
-    let code = link::shared_object(&[(name.into(), object)], t).unwrap();
     let facts = Facts { class: "other".into(), exactness: manifest::Exactness::Exact, ops: vec![] };
     let k = kernel(g, &s, &made, facts);
-    let options = CpuOptions { threads: 2, guard: Guard::Aligned, poison_shared: true };
-    let mut device = CpuDevice::new(options).unwrap();
-    device.load(&[k], &[Code { kernel: None, bytes: &code }]).unwrap();
     let subject = Subject { name, number: 0, graph: g, uses: &made.uses, grid: s.grid(), bucket };
-    for seed in 0..6 {
-        if let Some(wrong) = check(&mut device, &subject, seed).unwrap_or_else(|e| panic!("{e}")) {
-            panic!("{wrong}\n{}\n{}", unglue_ir::text::print_graph(g), s.describe());
+    let code = |target: &str| {
+        let t = target::by_name(target).unwrap();
+        let object =
+            llvm::compile_object(&made.program, t).unwrap_or_else(|e| panic!("{e}\n{}", made.program.to_text()));
+        link::shared_object(&[(name.into(), object)], t).unwrap()
+    };
+    let compare = |device: &mut dyn Device, seed: u64| {
+        if let Some(wrong) = check(device, &subject, seed).unwrap_or_else(|e| panic!("{e}")) {
+            panic!("{}: {wrong}\n{}\n{}", device.name(), unglue_ir::text::print_graph(g), s.describe());
         }
+    };
+    let options = CpuOptions { threads: 2, guard: Guard::Aligned, poison_shared: true };
+    let mut cpu = CpuDevice::new(options).unwrap();
+    cpu.load(std::slice::from_ref(&k), &[Code { kernel: None, bytes: &code("x86-64") }]).unwrap();
+    (0..6).for_each(|seed| compare(&mut cpu, seed));
+    let mut emulator = EmuDevice::new(EmuOptions { threads: 2, ..EmuOptions::default() }).unwrap();
+    emulator.load(&[k], &[Code { kernel: Some(0), bytes: &code("gfx1201") }]).unwrap();
+    for (seed, schedule) in (0..).zip([Schedule::Forward, Schedule::Reverse, Schedule::Random(name.len() as u64)]) {
+        emulator.set_options(EmuOptions { schedule, ..emulator.options() });
+        compare(&mut emulator, seed);
     }
 }
 

@@ -1,0 +1,130 @@
+//! `unglue verify`: every kernel of a bundle alone against the reference interpreter.
+
+mod subject;
+mod uses;
+
+use std::collections::BTreeMap;
+
+use serde_json::json;
+use unglue_codegen::check::{Mismatch, Subject, check};
+use unglue_passes::schedule::Bucket;
+use unglue_runtime::{Bundle, manifest};
+
+use crate::cli;
+use crate::device::DeviceKind;
+use crate::emulated::{self, Executed};
+use crate::error::CliError;
+use subject::UnderTest;
+
+/// One kernel and a launch that uses it.
+struct Case<'a> {
+    kernel: u32,
+    entry: &'a manifest::Kernel,
+    launch: &'a manifest::Launch,
+    bucket: &'a manifest::Bucket,
+}
+
+pub fn run(args: &cli::Verify) -> Result<(), CliError> {
+    let kind = DeviceKind::of(&args.device, "")?;
+    let bundle = Bundle::open(&args.bundle).map_err(CliError::Bundle)?;
+    let m = bundle.manifest();
+    let cases = cases(m, args.kernel.as_deref())?;
+    let mut device = UnderTest::open(kind, &bundle)?;
+    let mut executed: BTreeMap<String, Executed> = BTreeMap::new();
+    let mut wrong: Vec<Mismatch> = Vec::new();
+    for case in &cases {
+        let found = verify_case(&mut device, case, args, &mut executed)?;
+        if !args.json {
+            match &found {
+                None => println!("ok    {:<63} {}", case.entry.name, case.entry.class),
+                Some(e) => println!("WRONG {e}"),
+            }
+        }
+        wrong.extend(found);
+    }
+    if args.json {
+        let list: Vec<_> = wrong
+            .iter()
+            .map(|w| {
+                json!({"kernel": w.kernel, "value": w.value, "index": w.index,
+            "row": w.row, "device": w.device, "interpreter": w.interpreter, "seed": w.seed})
+            })
+            .collect();
+        println!("{}", json!({"device": args.device, "kernels": cases.len(), "draws": args.draws, "wrong": list}));
+    } else {
+        println!("{} kernels, {} draws each, {} wrong", cases.len(), args.draws, wrong.len());
+    }
+    keep(&bundle, executed);
+    match wrong.first() {
+        None => Ok(()),
+        Some(first) => {
+            Err(CliError::Failed(format!("{} of {} kernels differ; first: {first}", wrong.len(), cases.len())))
+        }
+    }
+}
+
+/// Each kernel with the first launch that uses it.
+fn cases<'a>(m: &'a manifest::Manifest, only: Option<&str>) -> Result<Vec<Case<'a>>, CliError> {
+    let mut first: BTreeMap<u32, Case<'a>> = BTreeMap::new();
+    for bucket in &m.buckets {
+        for launch in &bucket.launches {
+            let entry = &m.kernels[launch.kernel as usize];
+            if only.is_none_or(|n| n == entry.name) {
+                first.entry(launch.kernel).or_insert(Case { kernel: launch.kernel, entry, launch, bucket });
+            }
+        }
+    }
+    match (only, first.is_empty()) {
+        (Some(name), true) => Err(CliError::Usage {
+            rule: "--kernel",
+            found: name.into(),
+            needed: "a kernel of the bundle, as `unglue report` lists them".into(),
+        }),
+        _ => Ok(first.into_values().collect()),
+    }
+}
+
+fn verify_case(
+    device: &mut UnderTest,
+    case: &Case,
+    args: &cli::Verify,
+    executed: &mut BTreeMap<String, Executed>,
+) -> Result<Option<Mismatch>, CliError> {
+    let graph = unglue_ir::text::parse_graph(&case.entry.ir)?;
+    unglue_ir::verify::graph(&graph)?;
+    let subject = Subject {
+        name: &case.entry.name,
+        number: case.kernel,
+        graph: &graph,
+        uses: &uses::uses(case, &graph)?,
+        grid: uses::grid(&case.launch.grid),
+        bucket: Bucket {
+            rows_max: case.bucket.rows_max as u32,
+            seqs_max: case.bucket.seqs_max as u32,
+            pools: case.bucket.pools,
+        },
+    };
+    for draw in 0..args.draws.max(1) {
+        let seed = args.seed.wrapping_add(draw);
+        device.prepare(draw, seed);
+        if let Some(wrong) = check(device.device(), &subject, seed)? {
+            return Ok(Some(wrong));
+        }
+        // Counts of the first draw: later ones run in another order.
+        if let (0, Some(counts)) = (draw, device.counted()) {
+            let (rows_max, seqs_max) = (case.bucket.rows_max, case.bucket.seqs_max);
+            executed.insert(case.entry.name.clone(), Executed { rows_max, seqs_max, seed, counts });
+        }
+    }
+    Ok(None)
+}
+
+/// Keeps the emulator's counts for `unglue report`. The check's result does not depend on whether that works.
+fn keep(bundle: &Bundle, executed: BTreeMap<String, Executed>) {
+    if executed.is_empty() {
+        return;
+    }
+    if let Err(e) = emulated::write(bundle, executed) {
+        eprintln!("note: the counts for `unglue report` were not kept: {e}");
+    }
+}

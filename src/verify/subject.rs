@@ -1,0 +1,60 @@
+//! The device under test, and how each draw runs on it.
+
+use unglue_codegen::emu::{CountReport, EmuDevice, EmuOptions, Schedule};
+use unglue_runtime::{Bundle, CpuDevice, CpuOptions, Device, Guard};
+
+use crate::device::DeviceKind;
+use crate::error::CliError;
+
+pub enum UnderTest {
+    Cpu(CpuDevice),
+    Emu(EmuDevice),
+}
+
+/// Contents of registers and LDS that nothing has written: a NaN, zero, and -1.
+const POISONS: [u32; 3] = [0x7fe1_dead, 0, u32::MAX];
+
+impl UnderTest {
+    /// The device with the bundle's code.
+    pub fn open(kind: DeviceKind, bundle: &Bundle) -> Result<UnderTest, CliError> {
+        let mut under = match kind {
+            DeviceKind::Cpu => {
+                let options = CpuOptions { threads: 0, guard: Guard::Aligned, poison_shared: true };
+                UnderTest::Cpu(CpuDevice::new(options).map_err(CliError::Device)?)
+            }
+            DeviceKind::Gfx12Emu => UnderTest::Emu(EmuDevice::new(EmuOptions::default()).map_err(CliError::Device)?),
+        };
+        let device = under.device();
+        let code = bundle.code(device.target()).map_err(CliError::Bundle)?;
+        device.load(&bundle.manifest().kernels, &code).map_err(CliError::Bundle)?;
+        Ok(under)
+    }
+
+    pub fn device(&mut self) -> &mut dyn Device {
+        match self {
+            UnderTest::Cpu(device) => device,
+            UnderTest::Emu(device) => device,
+        }
+    }
+
+    /// Emulator: waves and workgroups run first to last, last to first, and in a random order; what nothing has written
+    /// differs; last bits of approximations flip from the second draw on.
+    pub fn prepare(&mut self, draw: u64, seed: u64) {
+        let UnderTest::Emu(device) = self else { return };
+        let schedule = match draw % 3 {
+            0 => Schedule::Forward,
+            1 => Schedule::Reverse,
+            _ => Schedule::Random(seed),
+        };
+        let poison = POISONS[(draw % 3) as usize];
+        let perturb = (draw > 0).then_some(seed as u32);
+        device.set_options(EmuOptions { schedule, poison, perturb, ..device.options() });
+        device.take_counts();
+    }
+
+    /// What the kernel executed since [`UnderTest::prepare`].
+    pub fn counted(&self) -> Option<CountReport> {
+        let UnderTest::Emu(device) = self else { return None };
+        device.take_counts().into_values().next().map(|counts| counts.report())
+    }
+}
