@@ -58,7 +58,7 @@ impl Lds {
             Some(end) if end <= u64::from(self.len) => {}
             _ => return Err(Fault::LdsBounds { bytes, offset, len: self.len }),
         }
-        if offset % u64::from(align) != 0 {
+        if !offset.is_multiple_of(u64::from(align)) {
             return Err(Fault::Misaligned { bytes, place: format!("LDS byte {offset}") });
         }
         Ok(((offset / 4) as usize, self.epochs.get(wave as usize).copied().unwrap_or(0) + 1))

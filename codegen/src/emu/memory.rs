@@ -122,7 +122,7 @@ impl<'a> Space<'a> {
         if write && region.rights == Rights::Read {
             return Err(fault("writes to what the kernel may only read"));
         }
-        if address % u64::from(bytes.min(4)) != 0 {
+        if !address.is_multiple_of(u64::from(bytes.min(4))) {
             return Err(Fault::Misaligned { bytes, place: self.describe(address) });
         }
         Ok((region, region.offset + at))
@@ -176,6 +176,42 @@ impl<'a> Space<'a> {
         Ok(())
     }
 
+    /// Loads N words at the address of each lane of `exec`: `out[i][l]` is word i of lane l.
+    ///
+    /// # Errors
+    /// As [`Space::load_words`].
+    #[inline]
+    pub fn load_lanes<const N: usize>(&self, at: &[u64; 32], exec: u32, out: &mut [[u32; 32]; N]) -> Result<(), Fault> {
+        // Lanes mostly share a region: it is looked up once, and whatever is not plainly in it takes the slow way.
+        let index = ((at[exec.trailing_zeros() as usize & 31] >> SPACING) as usize).wrapping_sub(1);
+        let (words, base, end) = match self.regions.get(index) {
+            Some(region) => {
+                let base = (FIRST * (index as u64 + 1) + MIDDLE + region.offset % 256).wrapping_sub(region.offset);
+                (region.words.0.as_slice(), base, region.offset + region.bytes)
+            }
+            None => (&[][..], 0, 0),
+        };
+        let first = self.regions.get(index).map_or(0, |region| region.offset);
+        for lane in (0..32).filter(|l| exec >> l & 1 == 1) {
+            let offset = at[lane].wrapping_sub(base);
+            let inside = offset >= first && offset < end && end - offset >= 4 * N as u64;
+            let word = (offset / 4) as usize;
+            let found = if inside && at[lane].is_multiple_of(4) { words.get(word..word + N) } else { None };
+            if let Some(found) = found {
+                for (slot, word) in out.iter_mut().zip(found) {
+                    slot[lane] = word.load(Ordering::Relaxed);
+                }
+            } else {
+                let mut loaded = [0; N];
+                self.load_words(at[lane], &mut loaded)?;
+                for (slot, word) in out.iter_mut().zip(loaded) {
+                    slot[lane] = word;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Stores the low 1, 2 or 4 bytes of `value`.
     ///
     /// # Errors
@@ -218,7 +254,7 @@ impl<'a> Space<'a> {
     /// # Errors
     /// Bounds, rights, alignment to 8 bytes.
     pub fn atomic64(&self, address: u64, change: impl Fn(u64) -> u64) -> Result<u64, Fault> {
-        if address % 8 != 0 {
+        if !address.is_multiple_of(8) {
             return Err(Fault::Misaligned { bytes: 8, place: self.describe(address) });
         }
         let (region, at) = self.locate(address, 8, true)?;

@@ -8,6 +8,7 @@
 //! Results are immediate and there are no caches: a missing wait, a hazard or a fault of memory order cannot be seen
 //! here. The gates ([`crate::gates`]) look for these. `codegen/ISA.md` lists the opcodes.
 
+pub mod approx;
 pub mod count;
 pub mod device;
 pub mod env;

@@ -131,7 +131,12 @@ fn modifier(mods: &mut Mods, dpp: &mut DppParts, word: &str) -> Result<bool, Str
         "clamp" => mods.clamp = true,
         "mul" => mods.omod = if value == "4" { Omod::Mul4 } else { Omod::Mul2 },
         "div" => mods.omod = Omod::Div2,
-        "offset" => mods.offset = i32::try_from(number(value)?).map_err(|_| format!("`{word}` is too far"))?,
+        "offset" => {
+            mods.offset = match value.strip_prefix("swizzle(").and_then(|v| v.strip_suffix(')')) {
+                Some(pattern) => swizzle(pattern).ok_or_else(|| format!("`{word}` is no swizzle"))?,
+                None => i32::try_from(number(value)?).map_err(|_| format!("`{word}` is too far"))?,
+            };
+        }
         "offset0" => mods.offset0 = small(value)?,
         "offset1" => mods.offset1 = small(value)?,
         "op_sel" => mods.op_sel = bits(value)?,
@@ -145,6 +150,36 @@ fn modifier(mods: &mut Mods, dpp: &mut DppParts, word: &str) -> Result<bool, Str
         _ => return dpp_modifier(dpp, name, value),
     }
     Ok(true)
+}
+
+/// The offset that a lane pattern of `ds_swizzle_b32` stands for.
+fn swizzle(pattern: &str) -> Option<i32> {
+    let mut parts = pattern.split(',').map(str::trim);
+    let kind = parts.next()?;
+    if kind == "BITMASK_PERM" {
+        // One character per bit of the lane, highest first: cleared, set, kept or inverted.
+        let text = parts.next()?.trim_matches('"');
+        return text.chars().try_fold(0, |out, c| {
+            let bit = match c {
+                '0' => 0,
+                '1' => 0x20,
+                'p' => 1,
+                'i' => 0x401,
+                _ => return None,
+            };
+            Some(out << 1 | bit)
+        });
+    }
+    let numbers: Vec<i32> = parts.map(|p| p.parse().ok().filter(|n| (0..32).contains(n))).collect::<Option<_>>()?;
+    match (kind, numbers.as_slice()) {
+        ("QUAD_PERM", [a, b, c, d]) => Some(0x8000 | a | b << 2 | c << 4 | d << 6),
+        ("SWAP", [n]) => Some(n << 10 | 0x1f),
+        ("REVERSE", [n]) => Some((n - 1) << 10 | 0x1f),
+        ("BROADCAST", [n, lane]) => Some(lane << 5 | (0x20 - n)),
+        ("ROTATE", [direction, n]) => Some(0xc000 | direction << 10 | n << 5),
+        ("FFT", [mask]) => Some(0xe000 | mask),
+        _ => None,
+    }
 }
 
 fn scope(value: &str) -> Result<Scope, String> {

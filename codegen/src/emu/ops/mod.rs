@@ -1,15 +1,23 @@
 //! The instruction table: every opcode that the emulator executes, grouped by unit. `codegen/ISA.md` is its list.
 
+mod atomic;
 mod compare;
 mod control;
 mod convert;
 mod cross_lane;
 mod double;
 mod global;
+mod global_atomic;
 mod half;
 mod lds;
+mod lds_atomic;
+mod lds_lane;
 mod matrix;
+mod reach;
 mod salu;
+mod salu64;
+mod salu_float;
+mod scalar_run;
 mod smem;
 mod valu_f32;
 mod valu_int;
@@ -21,6 +29,8 @@ pub fn all() -> impl Iterator<Item = &'static Op> {
     let groups = [
         control::OPS,
         salu::OPS,
+        salu64::OPS,
+        salu_float::OPS,
         smem::OPS,
         valu_f32::OPS,
         valu_int::OPS,
@@ -31,7 +41,10 @@ pub fn all() -> impl Iterator<Item = &'static Op> {
         double::OPS,
         matrix::OPS,
         global::OPS,
+        global_atomic::OPS,
         lds::OPS,
+        lds_atomic::OPS,
+        lds_lane::OPS,
     ];
     groups.into_iter().flatten().copied().flatten()
 }
