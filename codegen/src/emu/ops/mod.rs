@@ -5,14 +5,19 @@ mod compare;
 mod control;
 mod convert;
 mod cross_lane;
+mod dot;
 mod double;
+mod formats;
 mod global;
 mod global_atomic;
 mod half;
+#[cfg(test)]
+mod half_tests;
 mod lds;
 mod lds_atomic;
 mod lds_lane;
 mod matrix;
+mod packed;
 mod reach;
 mod salu;
 mod salu64;
@@ -38,6 +43,8 @@ pub fn all() -> impl Iterator<Item = &'static Op> {
         convert::OPS,
         cross_lane::OPS,
         half::OPS,
+        packed::OPS,
+        dot::OPS,
         double::OPS,
         matrix::OPS,
         global::OPS,
