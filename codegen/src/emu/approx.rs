@@ -5,7 +5,8 @@ use half::f16;
 use super::group::mix;
 
 /// True if the result for this operand is to be off by its last bit.
-fn flips(perturb: Option<u32>, operand: u32) -> bool {
+#[must_use]
+pub fn flips(perturb: Option<u32>, operand: u32) -> bool {
     perturb.is_some_and(|seed| mix(u64::from(seed) << 32 | u64::from(operand)) >> 17 & 1 == 1)
 }
 
@@ -16,8 +17,20 @@ pub fn finish(perturb: Option<u32>, operand: u32, exact: f64) -> u32 {
         return if f32::from_bits(operand).is_nan() { operand | 1 << 22 } else { 0x7fc0_0000 };
     }
     let result = exact as f32;
-    let may = result.is_finite() && result != 0.0;
-    result.to_bits() ^ u32::from(may && flips(perturb, operand))
+    let other = neighbour(result.to_bits(), f64::from(result), exact);
+    match other {
+        Some(other) if result != 0.0 && flips(perturb, operand) => other,
+        _ => result.to_bits(),
+    }
+}
+
+/// The float on the other side of the exact value: it too is less than one unit in the last place away.
+#[must_use]
+pub fn neighbour(bits: u32, rounded: f64, exact: f64) -> Option<u32> {
+    if !rounded.is_finite() || rounded == exact {
+        return None;
+    }
+    Some(if rounded.abs() < exact.abs() { bits + 1 } else { bits.saturating_sub(1) })
 }
 
 /// f16 bits of an approximation, likewise.
@@ -27,9 +40,10 @@ pub fn finish_f16(perturb: Option<u32>, operand: u16, exact: f64) -> u16 {
         return if f16::from_bits(operand).is_nan() { operand | 1 << 9 } else { 0x7e00 };
     }
     let bits = round_f16(exact);
-    let result = f16::from_bits(bits);
-    let may = result.is_finite() && bits & 0x7fff != 0;
-    bits ^ u16::from(may && flips(perturb, operand.into()))
+    match neighbour(bits.into(), f16::from_bits(bits).to_f64(), exact) {
+        Some(other) if bits & 0x7fff != 0 && flips(perturb, operand.into()) => other as u16,
+        _ => bits,
+    }
 }
 
 /// f16 bits nearest to a value, ties to even, rounded once.

@@ -253,7 +253,7 @@ pub fn group_order(schedule: Schedule, total: u64, place: u64) -> u64 {
         Schedule::Reverse => total - 1 - place,
         // An affine map with an odd factor that shares no divisor with the total is a permutation.
         Schedule::Random(seed) => {
-            let mut factor = mix(seed) % total.max(1) | 1;
+            let mut factor = (mix(seed) % total.max(1)) | 1;
             while gcd(factor, total) != 1 {
                 factor += 2;
             }

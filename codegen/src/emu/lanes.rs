@@ -9,7 +9,7 @@ use super::env::Env;
 use super::fault::Fault;
 use super::op::Flow;
 use super::step::{Operand, Step};
-use super::wave::{Lanes, Wave};
+use super::wave::{Lanes, Lanes64, Wave};
 use crate::isa::{Dpp, DppControl, Omod};
 
 /// Executes a step, or the two halves of a pair: both read before either writes.
@@ -38,7 +38,8 @@ pub fn dst(s: &Step) -> Result<u8, Fault> {
 /// Source `k` after the lane permutation, if it is the one that is permuted (the first source), and the lanes that
 /// may be written.
 #[inline]
-fn fetch(w: &Wave, s: &Step, k: usize) -> (Lanes, u32) {
+#[must_use]
+pub fn fetch(w: &Wave, s: &Step, k: usize) -> (Lanes, u32) {
     let lanes = w.lanes(s.args[k]);
     match &s.mods.dpp {
         Some(dpp) if k == usize::from(s.op.dsts) => permute(&lanes, dpp, w.exec()),
@@ -56,7 +57,7 @@ fn source_lane(kind: Dpp, l: usize) -> Option<usize> {
         Dpp::RowShr(n) => within(at.checked_sub(n.into())),
         Dpp::RowRor(n) => within(Some((at + 16 - usize::from(n & 15)) & 15)),
         Dpp::RowMirror => Some(row + 15 - at),
-        Dpp::RowHalfMirror => Some(l & !7 | 7 - (l & 7)),
+        Dpp::RowHalfMirror => Some(l ^ 7),
         Dpp::RowShare(n) => Some(row + usize::from(n & 15)),
         Dpp::RowXmask(mask) => Some(row + (at ^ usize::from(mask & 15))),
         Dpp::Dpp8(select) => Some(l & !7 | usize::from(select[l & 7] & 7)),
@@ -67,6 +68,10 @@ fn source_lane(kind: Dpp, l: usize) -> Option<usize> {
 /// no valid source and no `bound_ctrl`, keeps its destination.
 #[must_use]
 pub fn permute(lanes: &Lanes, dpp: &DppControl, exec: u32) -> (Lanes, u32) {
+    if let (Dpp::RowXmask(flip), u32::MAX, 0xf, 0xf) = (dpp.kind, exec, dpp.row_mask, dpp.bank_mask) {
+        // The steps of reductions; each lane has a valid source.
+        return (std::array::from_fn(|l| lanes[l ^ usize::from(flip & 15)]), exec);
+    }
     let (mut out, mut mask) = ([0; 32], exec);
     // DPP8 has no masks; it reads 0 from an inactive lane.
     let zero = dpp.bound_ctrl || matches!(dpp.kind, Dpp::Dpp8(_));
@@ -87,7 +92,7 @@ pub fn permute(lanes: &Lanes, dpp: &DppControl, exec: u32) -> (Lanes, u32) {
 
 /// `-x` and `|x|` of operand k on sign bit `sign`.
 #[inline]
-fn modify(lanes: &mut Lanes, s: &Step, k: usize, sign: u32) {
+pub fn modify(lanes: &mut Lanes, s: &Step, k: usize, sign: u32) {
     if s.mods.abs >> k & 1 == 1 {
         lanes.iter_mut().for_each(|x| *x &= !sign);
     }
@@ -119,6 +124,45 @@ fn clamp_f32(x: u32) -> u32 {
     if v > 0.0 { v.min(1.0).to_bits() } else { 0 }
 }
 
+/// One bit per lane as a mask.
+#[inline]
+#[must_use]
+pub fn pack(flags: &[bool; 32]) -> u32 {
+    let mut mask = 0;
+    for (i, eight) in flags.chunks_exact(8).enumerate() {
+        let bytes = u64::from_le_bytes(std::array::from_fn(|l| u8::from(eight[l])));
+        // Bit 8i times bit 56 - 7i of the factor falls on bit 56 + i; no other product reaches the top byte.
+        let byte = bytes.wrapping_mul(0x0102_0408_1020_4080) >> 56;
+        mask |= (byte as u32) << (8 * i);
+    }
+    mask
+}
+
+/// Bit l in lane l.
+const BIT: Lanes = {
+    let mut bits = [0; 32];
+    let mut l = 0;
+    while l < 32 {
+        bits[l] = 1 << l;
+        l += 1;
+    }
+    bits
+};
+
+/// Lanes of `yes` where `mask` has its bit, else of `no`.
+#[inline]
+#[must_use]
+pub fn select(mask: u32, yes: &Lanes, no: &Lanes) -> Lanes {
+    std::array::from_fn(|l| if mask & BIT[l] != 0 { yes[l] } else { no[l] })
+}
+
+/// Refuses a permutation that leaves active lanes out of a result which is a mask: whether their bits are kept or
+/// cleared is not stated.
+#[inline]
+pub fn whole_mask(w: &Wave, may: u32) -> Result<(), Fault> {
+    if may == w.exec() { Ok(()) } else { Err(Fault::Operand("with a lane that dpp leaves out of a mask".into())) }
+}
+
 /// 32-bit sources and result, no float modifiers.
 #[inline]
 pub fn u1(w: &mut Wave, s: &Step, f: impl Fn(u32) -> u32) -> Result<Flow, Fault> {
@@ -146,7 +190,8 @@ pub fn u3(w: &mut Wave, s: &Step, f: impl Fn(u32, u32, u32) -> u32) -> Result<Fl
     Ok(Flow::Next)
 }
 
-const SIGN: u32 = 1 << 31;
+/// Sign bit of an f32.
+pub const SIGN: u32 = 1 << 31;
 
 /// f32 sources (as bits) with modifiers, f32 result.
 #[inline]
@@ -206,19 +251,30 @@ pub enum Width {
     B64,
 }
 
+/// How many sources are printed.
+fn sources(s: &Step) -> usize {
+    s.args.iter().filter(|a| **a != Operand::None).count().saturating_sub(s.op.dsts.into())
+}
+
+/// Source `k` as its 16 bits: the named half, or the one that `op_sel` selects.
+fn fetch_half(w: &Wave, s: &Step, k: usize) -> (Lanes64, u32) {
+    let (lanes, mask) = fetch(w, s, k);
+    // A named half comes in the low bits already, with `op_sel` printed beside it.
+    let selected = s.mods.op_sel >> (k - usize::from(s.op.dsts)) & 1 == 1;
+    let high = selected && !matches!(s.args[k], Operand::Half(..));
+    (lanes.map(|x| u64::from(if high { x >> 16 } else { x & 0xffff })), mask)
+}
+
 /// One source as 64-bit values, float modifiers on its sign bit, and the lanes that may be written.
-fn fetch_any(w: &Wave, s: &Step, k: usize, width: Width) -> ([u64; 32], u32) {
+#[must_use]
+pub fn fetch_any(w: &Wave, s: &Step, k: usize, width: Width) -> (Lanes64, u32) {
     let (mut out, mask) = match width {
         Width::B64 => (w.lanes64(s.args[k]), w.exec()),
         Width::B32 => {
             let (lanes, mask) = fetch(w, s, k);
             (lanes.map(u64::from), mask)
         }
-        Width::B16 => {
-            let (lanes, mask) = fetch(w, s, k);
-            let high = s.mods.op_sel >> (k - usize::from(s.op.dsts)) & 1 == 1;
-            (lanes.map(|x| u64::from(if high { x >> 16 } else { x & 0xffff })), mask)
-        }
+        Width::B16 => fetch_half(w, s, k),
     };
     let sign = match width {
         Width::B16 => 1u64 << 15,
@@ -234,13 +290,26 @@ fn fetch_any(w: &Wave, s: &Step, k: usize, width: Width) -> ([u64; 32], u32) {
     (out, mask)
 }
 
+/// Refuses a float constant of 64 bits in a source of 32: its bits would be those of the other width.
+fn narrow(s: &Step, k: usize, width: Width) -> Result<(), Fault> {
+    match s.args[k] {
+        Operand::Imm(bits) if width == Width::B32 && bits >> 32 != 0 && bits >> 32 != 0xffff_ffff => {
+            Err(Fault::Operand(format!("{bits:#x} of 32 bits")))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Writes results of a width to operand 0.
-pub fn write_any(w: &mut Wave, s: &Step, width: Width, out: &[u64; 32], mask: u32) -> Result<(), Fault> {
+pub fn write_any(w: &mut Wave, s: &Step, width: Width, out: &Lanes64, mask: u32) -> Result<(), Fault> {
     match (s.args[0], width) {
         (Operand::V(n), Width::B32) => w.set_lanes(n, &out.map(|x| x as u32), mask),
         (Operand::V(n), Width::B64) => w.set_lanes64(n, out, mask),
-        // Bit 3 of op_sel is the destination's.
-        (Operand::V(n), Width::B16) => w.set_half(n, s.mods.op_sel >> 3 & 1 == 1, &out.map(|x| x as u32), mask),
+        // The bit of op_sel after the sources' is the destination's.
+        (Operand::V(n), Width::B16) => {
+            let high = s.mods.op_sel >> sources(s) & 1 == 1;
+            w.set_half(n, high, &out.map(|x| x as u32), mask);
+        }
         (Operand::Half(n, high), Width::B16) => w.set_half(n, high, &out.map(|x| x as u32), mask),
         (other, _) => return Err(Fault::Operand(format!("{other:?} as destination"))),
     }
@@ -255,8 +324,11 @@ pub fn any<const N: usize>(
     sources: [Width; N],
     f: impl Fn([u64; N]) -> u64,
 ) -> Result<Flow, Fault> {
+    for (i, width) in sources.iter().enumerate() {
+        narrow(s, i + 1, *width)?;
+    }
     let mut mask = w.exec();
-    let fetched: [[u64; 32]; N] = std::array::from_fn(|i| {
+    let fetched: [Lanes64; N] = std::array::from_fn(|i| {
         let (lanes, may) = fetch_any(w, s, i + 1, sources[i]);
         mask &= may;
         lanes
@@ -280,12 +352,11 @@ pub fn finish_f16(bits: u64, s: &Step) -> u64 {
     u64::from(if s.mods.clamp { clamped } else { v }.to_bits())
 }
 
-/// A comparison: writes a mask, 0 in inactive lanes, to the scalar destination, if there is one, else to exec.
-pub fn compare(w: &mut Wave, s: &Step, widths: [Width; 2], f: impl Fn(u64, u64) -> bool) -> Result<Flow, Fault> {
-    let first = usize::from(s.op.dsts);
-    let ((a, _), (b, _)) = (fetch_any(w, s, first, widths[0]), fetch_any(w, s, first + 1, widths[1]));
-    let mask = (0..32).filter(|l| f(a[*l], b[*l])).fold(0u32, |m, l| m | 1 << l) & w.exec();
-    if first == 0 {
+/// Writes the result of a comparison, 0 in inactive lanes, to the scalar destination, if there is one, else to exec.
+#[inline]
+fn compared(w: &mut Wave, s: &Step, flags: &[bool; 32]) -> Result<Flow, Fault> {
+    let mask = pack(flags) & w.exec();
+    if s.op.dsts == 0 {
         w.set_exec(mask);
     } else {
         set_mask(w, s.args[0], mask)?;
@@ -293,24 +364,24 @@ pub fn compare(w: &mut Wave, s: &Step, widths: [Width; 2], f: impl Fn(u64, u64) 
     Ok(Flow::Next)
 }
 
+/// A comparison of two sources of any width.
+pub fn compare(w: &mut Wave, s: &Step, widths: [Width; 2], f: impl Fn(u64, u64) -> bool) -> Result<Flow, Fault> {
+    let first = usize::from(s.op.dsts);
+    narrow(s, first + 1, widths[1])?;
+    let ((a, may), (b, _)) = (fetch_any(w, s, first, widths[0]), fetch_any(w, s, first + 1, widths[1]));
+    whole_mask(w, may)?;
+    compared(w, s, &std::array::from_fn(|l| f(a[l], b[l])))
+}
+
 /// As [`compare`], for the common case of two 32-bit sources.
 #[inline]
 pub fn compare32(w: &mut Wave, s: &Step, f: impl Fn(u32, u32) -> bool) -> Result<Flow, Fault> {
     let first = usize::from(s.op.dsts);
-    let (mut a, mut b) = (w.lanes(s.args[first]), w.lanes(s.args[first + 1]));
+    let ((mut a, may), mut b) = (fetch(w, s, first), w.lanes(s.args[first + 1]));
+    whole_mask(w, may)?;
     modify(&mut a, s, first, SIGN);
     modify(&mut b, s, first + 1, SIGN);
-    let mut mask = 0;
-    for l in 0..32 {
-        mask |= u32::from(f(a[l], b[l])) << l;
-    }
-    mask &= w.exec();
-    if first == 0 {
-        w.set_exec(mask);
-    } else {
-        set_mask(w, s.args[0], mask)?;
-    }
-    Ok(Flow::Next)
+    compared(w, s, &std::array::from_fn(|l| f(a[l], b[l])))
 }
 
 /// Writes a lane mask to a scalar destination.

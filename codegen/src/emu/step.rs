@@ -204,3 +204,16 @@ fn bits(constant: Constant, literal: Literal) -> u64 {
         (Constant::Bits(v), _) => v,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_opcode_stands_once_in_the_table() {
+        let mut names: Vec<&str> = ops::all().map(|op| op.name).collect();
+        names.sort_unstable();
+        let twice: Vec<&[&str]> = names.windows(2).filter(|w| w[0] == w[1]).collect();
+        assert!(twice.is_empty(), "{twice:?}");
+    }
+}

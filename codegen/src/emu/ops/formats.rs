@@ -1,6 +1,8 @@
 //! Number formats below 32 bits: f16, bf16, fp8 (e4m3, no infinity), bf8 (e5m2). Values travel as f64, in which
 //! products of two such numbers are exact.
 
+use crate::emu::approx::{flips, neighbour};
+
 /// A format of at most 16 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
@@ -156,11 +158,10 @@ pub fn clamp_f16(bits: u32) -> u32 {
 /// As [`crate::emu::approx::finish`], for a 16-bit result.
 pub fn finish_half(format: Format, perturb: Option<u32>, operand: u32, exact: f64) -> u32 {
     let bits = format.bits(exact);
-    let finite = exact.is_finite() && format.value(bits).is_finite();
-    if perturb.is_none() || !finite || bits & 0x7fff == 0 {
-        return bits;
+    match neighbour(bits, format.value(bits), exact) {
+        Some(other) if bits & 0x7fff != 0 && flips(perturb, operand) => other,
+        _ => bits,
     }
-    bits ^ (crate::emu::approx::finish(perturb, operand, exact) ^ (exact as f32).to_bits()) & 1
 }
 
 #[cfg(test)]

@@ -91,15 +91,6 @@ fn approx1(w: &mut Wave, e: &mut Env<'_>, s: &Step, f: impl Fn(f64) -> f64) -> R
     run(w, s, |[a]| finish_half(Format::F16, e.perturb, a, f(f16(a))))
 }
 
-/// A scalar approximation: source and result are scalar registers, the upper half becomes 0.
-fn scalar1(w: &mut Wave, e: &mut Env<'_>, s: &Step, f: impl Fn(f64) -> f64) -> Result16 {
-    let Operand::S(n) = s.args[0] else { return Err(Fault::Operand(format!("{:?} as destination", s.args[0]))) };
-    let ([a, ..], _) = half_source(w, s, 1, 0)?;
-    let result = finish_half(Format::F16, e.perturb, a, f(f16(a)));
-    w.set_s(n, if s.mods.clamp { clamp_f16(result) } else { result });
-    Ok(Flow::Next)
-}
-
 fn v_add_f16(a: f64, b: f64) -> f64 {
     a + b
 }
@@ -320,26 +311,6 @@ fn v_cos_f16(a: f64) -> f64 {
     }
 }
 
-fn v_s_rcp_f16(a: f64) -> f64 {
-    v_rcp_f16(a)
-}
-
-fn v_s_rsq_f16(a: f64) -> f64 {
-    v_rsq_f16(a)
-}
-
-fn v_s_sqrt_f16(a: f64) -> f64 {
-    v_sqrt_f16(a)
-}
-
-fn v_s_exp_f16(a: f64) -> f64 {
-    v_exp_f16(a)
-}
-
-fn v_s_log_f16(a: f64) -> f64 {
-    v_log_f16(a)
-}
-
 /// Special cases of the division c / b whose quotient so far is a.
 fn v_div_fixup_f16(a: u32, b: u32, c: u32) -> u32 {
     let sign = (b ^ c) & SIGN;
@@ -356,14 +327,6 @@ fn v_div_fixup_f16(a: u32, b: u32, c: u32) -> u32 {
         (INFINITY, _) | (_, 0) => sign,
         _ => sign | a & !SIGN,
     }
-}
-
-/// Two f16 into one register.
-fn v_pack_b32_f16(w: &mut Wave, _: &mut Env<'_>, s: &Step) -> Result<Flow, Fault> {
-    let ((a, mask), (b, _)) = (half_source(w, s, 1, 0)?, half_source(w, s, 2, 1)?);
-    let out = std::array::from_fn(|l| a[l] | b[l] << 16);
-    w.set_lanes(crate::emu::lanes::dst(s)?, &out, mask);
-    Ok(Flow::Next)
 }
 
 macro_rules! f16_ops {
@@ -385,8 +348,6 @@ const BINARY: &[Op] = f16_ops!(Valu, math2, v_add_f16, v_sub_f16, v_subrev_f16, 
 const TERNARY: &[Op] = f16_ops!(Valu, math3, v_fma_f16, v_fmamk_f16, v_fmaak_f16);
 const APPROXIMATE: &[Op] =
     f16_ops!(Transcendental, approx1, v_rcp_f16, v_rsq_f16, v_sqrt_f16, v_exp_f16, v_log_f16, v_sin_f16, v_cos_f16);
-const SCALAR: &[Op] =
-    f16_ops!(Transcendental, scalar1, v_s_rcp_f16, v_s_rsq_f16, v_s_sqrt_f16, v_s_exp_f16, v_s_log_f16);
 const CHOOSE_2: &[Op] = f16_ops!(Valu, bits2, v_min_num_f16, v_max_num_f16, v_minimum_f16, v_maximum_f16, v_ldexp_f16);
 const CHOOSE_3: &[Op] = f16_ops!(
     Valu,
@@ -409,9 +370,8 @@ const fn other(name: &'static str, accepts: u16, run: crate::emu::op::Run) -> Op
 
 const OTHER: &[Op] = &[
     other("v_fmac_f16", MODIFIERS, v_fmac_f16),
-    other("v_pack_b32_f16", MODIFIERS & !accepts::CLAMP, v_pack_b32_f16),
     // An integer result: no clamp.
     other("v_frexp_exp_i16_f16", MODIFIERS & !accepts::CLAMP, |w, e, s| bits1(w, e, s, v_frexp_exp_i16_f16)),
 ];
 
-pub static OPS: &[&[Op]] = &[UNARY, BINARY, TERNARY, APPROXIMATE, SCALAR, CHOOSE_2, CHOOSE_3, OTHER];
+pub static OPS: &[&[Op]] = &[UNARY, BINARY, TERNARY, APPROXIMATE, CHOOSE_2, CHOOSE_3, OTHER];

@@ -1,18 +1,22 @@
 //! The instruction table: every opcode that the emulator executes, grouped by unit. `codegen/ISA.md` is its list.
 
 mod atomic;
+mod carry;
 mod compare;
 mod control;
 mod convert;
 mod cross_lane;
 mod dot;
 mod double;
+mod f32_special;
 mod formats;
+mod fp8;
 mod global;
 mod global_atomic;
 mod half;
 #[cfg(test)]
 mod half_tests;
+mod int16;
 mod lds;
 mod lds_atomic;
 mod lds_lane;
@@ -24,6 +28,7 @@ mod salu64;
 mod salu_float;
 mod scalar_run;
 mod smem;
+mod tables;
 mod valu_f32;
 mod valu_int;
 
@@ -38,7 +43,10 @@ pub fn all() -> impl Iterator<Item = &'static Op> {
         salu_float::OPS,
         smem::OPS,
         valu_f32::OPS,
+        f32_special::OPS,
         valu_int::OPS,
+        int16::OPS,
+        carry::OPS,
         compare::OPS,
         convert::OPS,
         cross_lane::OPS,
@@ -84,4 +92,5 @@ macro_rules! vector_f32 {
     };
 }
 
+use tables::{vector, vector_any};
 use {vector_f32, vector_int};
