@@ -87,7 +87,8 @@ fn compile_kernel(k: &PlannedKernel, bucket: Bucket, targets: &[&'static Target]
         let object = llvm::compile_object(&generated.program, t)?;
         if t.packaging == Packaging::OnePerKernel {
             let linked = link::shared_object(&[(kernel.name.clone(), object)], t)?;
-            let r = gates::check(&linked, &generated.program, t)?;
+            let streams: Vec<gates::Stream> = generated.streams.iter().copied().collect();
+            let r = gates::check_streams(&linked, &generated.program, t, &streams)?;
             entry.resources.insert(t.name.into(), resources(&r));
             code.push(linked);
         } else {

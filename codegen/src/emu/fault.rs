@@ -25,6 +25,8 @@ pub enum Fault {
     LdsRace { offset: u32, first: u32, second: u32 },
     #[error("wait at a barrier that this wave has not signalled")]
     WaitWithoutSignal,
+    #[error("signal at a barrier that this wave has signalled already and not waited for")]
+    SignalTwice,
     #[error("barrier deadlock: {0}")]
     Deadlock(String),
     #[error("branch to byte {0:#x}, where no instruction begins")]

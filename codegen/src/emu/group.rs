@@ -45,10 +45,18 @@ impl Barrier {
     }
 
     /// The wave arrives; it need not wait yet.
-    pub fn signal(&mut self, wave: u32) {
-        if let Some(n) = self.signals.get_mut(wave as usize) {
-            *n += 1;
+    ///
+    /// # Errors
+    /// [`Fault::SignalTwice`]: the hardware counts arrivals, not waves, and would let the others go on.
+    pub fn signal(&mut self, wave: u32) -> Result<(), Fault> {
+        let (Some(signals), Some(waits)) = (self.signals.get_mut(wave as usize), self.waits.get(wave as usize)) else {
+            return Ok(());
+        };
+        if *signals > *waits {
+            return Err(Fault::SignalTwice);
         }
+        *signals += 1;
+        Ok(())
     }
 
     /// True if the wave may go on: every wave that still runs has signalled as often. Then the wait is over.
@@ -131,7 +139,8 @@ impl<'a> Runner<'a> {
         self.counts.workgroups += 1;
         let mut turns = Turns::new(self.options.schedule, self.waves.len(), group);
         let mut left = self.options.step_limit;
-        let mut blocked = 0;
+        // Waves that were found blocked since any last went on.
+        let mut blocked = 0u64;
         while let Some((wave, most)) = turns.next() {
             let before = left;
             match self.turn(wave, most, &mut left).map_err(|fault| self.trap(fault, group, wave))? {
@@ -141,9 +150,9 @@ impl<'a> Runner<'a> {
                     turns.end(wave);
                     blocked = 0;
                 }
-                Turn::Blocked => blocked = if before - left > 1 { 1 } else { blocked + 1 },
+                Turn::Blocked => blocked = if before - left > 1 { 0 } else { blocked } | 1 << wave,
             }
-            if blocked > 4 * turns.alive.len() {
+            if !turns.alive.is_empty() && turns.alive.iter().all(|w| blocked >> w & 1 == 1) {
                 let found = format!("{} of {} waves wait for ever", turns.alive.len(), self.waves.len());
                 return Err(self.trap(Fault::Deadlock(found), group, wave));
             }

@@ -10,7 +10,7 @@ use super::fault::Fault;
 use super::op::Flow;
 use super::step::{Operand, Step};
 use super::wave::{Lanes, Lanes64, Wave};
-use crate::isa::{Dpp, DppControl, Omod};
+use crate::isa::{Dpp, DppControl};
 
 /// Executes a step, or the two halves of a pair: both read before either writes.
 #[inline]
@@ -101,18 +101,9 @@ pub fn modify(lanes: &mut Lanes, s: &Step, k: usize, sign: u32) {
     }
 }
 
-/// Multiplier and clamp of an f32 result.
+/// Clamp of an f32 result.
 #[inline]
 fn finish_f32(out: &mut Lanes, s: &Step) {
-    let factor = match s.mods.omod {
-        Omod::None => None,
-        Omod::Mul2 => Some(2.0),
-        Omod::Mul4 => Some(4.0),
-        Omod::Div2 => Some(0.5),
-    };
-    if let Some(factor) = factor {
-        out.iter_mut().for_each(|x| *x = (f32::from_bits(*x) * factor).to_bits());
-    }
     if s.mods.clamp {
         out.iter_mut().for_each(|x| *x = clamp_f32(*x));
     }
@@ -338,16 +329,10 @@ pub fn any<const N: usize>(
     Ok(Flow::Next)
 }
 
-/// Multiplier and clamp of an f16 result, as bits.
+/// Clamp of an f16 result, as bits.
 #[must_use]
 pub fn finish_f16(bits: u64, s: &Step) -> u64 {
     let v = f16::from_bits(bits as u16);
-    let v = match s.mods.omod {
-        Omod::None => v,
-        Omod::Mul2 => f16::from_f32(v.to_f32() * 2.0),
-        Omod::Mul4 => f16::from_f32(v.to_f32() * 4.0),
-        Omod::Div2 => f16::from_f32(v.to_f32() * 0.5),
-    };
     let clamped = if v > f16::ZERO { v.min(f16::ONE) } else { f16::ZERO };
     u64::from(if s.mods.clamp { clamped } else { v }.to_bits())
 }

@@ -14,9 +14,13 @@ struct Touch {
     read_epoch: u32,
     /// Waves that read in it.
     readers: u32,
-    writer: u8,
-    /// Bytes that the writer wrote, a bit each.
-    written: u8,
+    /// Waves that wrote each byte, with what it holds now.
+    writers: [u32; 4],
+}
+
+/// Numbers of the bytes of a mask.
+fn bytes_of(mask: u8) -> impl Iterator<Item = usize> {
+    (0..4).filter(move |b| mask >> b & 1 == 1)
 }
 
 /// LDS of a workgroup.
@@ -66,32 +70,40 @@ impl Lds {
 
     #[inline]
     fn read(&mut self, wave: u32, word: usize, epoch: u32, mask: u8) -> Result<u32, Fault> {
-        let touch = &mut self.touched[word];
-        if touch.write_epoch == epoch && u32::from(touch.writer) != wave && touch.written & mask != 0 {
-            return Err(Fault::LdsRace { offset: 4 * word as u32, first: u32::from(touch.writer), second: wave });
+        let (touch, me) = (&mut self.touched[word], 1 << (wave & 31));
+        if touch.write_epoch == epoch {
+            // A wave may read what it has written, whoever wrote the same.
+            let foreign = bytes_of(mask).map(|b| touch.writers[b]).find(|w| *w != 0 && w & me == 0);
+            if let Some(writers) = foreign {
+                return Err(Fault::LdsRace { offset: 4 * word as u32, first: writers.trailing_zeros(), second: wave });
+            }
         }
         if touch.read_epoch != epoch {
             (touch.read_epoch, touch.readers) = (epoch, 0);
         }
-        touch.readers |= 1 << (wave & 31);
+        touch.readers |= me;
         Ok(self.words[word])
     }
 
     /// Replaces the bytes of `mask` of a word.
     #[inline]
     fn write(&mut self, wave: u32, word: usize, epoch: u32, mask: u8, value: u32) -> Result<(), Fault> {
-        let (touch, old) = (&mut self.touched[word], self.words[word]);
-        let bits = (0..4).filter(|b| mask >> b & 1 == 1).fold(0u32, |m, b| m | 0xff << (8 * b));
+        let (touch, old, me) = (&mut self.touched[word], self.words[word], 1 << (wave & 31));
+        let bits = bytes_of(mask).fold(0u32, |m, b| m | 0xff << (8 * b));
         let new = old & !bits | value & bits;
-        let readers = if touch.read_epoch == epoch { touch.readers & !(1 << (wave & 31)) } else { 0 };
-        let other = touch.write_epoch == epoch && u32::from(touch.writer) != wave;
+        if touch.write_epoch != epoch {
+            (touch.write_epoch, touch.writers) = (epoch, [0; 4]);
+        }
+        let readers = if touch.read_epoch == epoch { touch.readers & !me } else { 0 };
+        let writers = bytes_of(mask).fold(0, |all, b| all | touch.writers[b]) & !me;
         // Who reads a word may mean its other bytes: only whole words are sure.
-        if new != old && (readers != 0 && mask == 0xf || other && touch.written & mask != 0) {
-            let first = if readers != 0 { readers.trailing_zeros() } else { u32::from(touch.writer) };
+        if new != old && (readers != 0 && mask == 0xf || writers != 0) {
+            let first = if writers != 0 { writers } else { readers }.trailing_zeros();
             return Err(Fault::LdsRace { offset: 4 * word as u32, first, second: wave });
         }
-        let kept = if touch.write_epoch == epoch && !other { touch.written } else { 0 };
-        (touch.write_epoch, touch.writer, touch.written) = (epoch, wave as u8, kept | mask);
+        for b in bytes_of(mask) {
+            touch.writers[b] |= me;
+        }
         self.words[word] = new;
         Ok(())
     }

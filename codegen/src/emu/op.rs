@@ -36,6 +36,8 @@ pub enum Literal {
     I64,
     /// As `B64` with literals as the upper half.
     F64,
+    /// The first source as `F64`, the others as `B32`.
+    F64ThenB32,
 }
 
 /// Modifiers that an op honours: an instruction that has any other is refused.
@@ -44,7 +46,6 @@ pub mod accepts {
     /// `-x`, `|x|`.
     pub const NEG_ABS: u16 = 1;
     pub const CLAMP: u16 = 1 << 1;
-    pub const OMOD: u16 = 1 << 2;
     pub const OP_SEL: u16 = 1 << 3;
     /// `op_sel_hi`, `neg_lo`, `neg_hi` of packed ops, and `op_sel`.
     pub const PACKED: u16 = 1 << 4;
@@ -55,7 +56,7 @@ pub mod accepts {
     pub const OFFSET01: u16 = 1 << 7;
     pub const BYTE_SEL: u16 = 1 << 8;
     /// What float VALU ops of one result take.
-    pub const FLOAT: u16 = NEG_ABS | CLAMP | OMOD | DPP;
+    pub const FLOAT: u16 = NEG_ABS | CLAMP | DPP;
 }
 
 /// One opcode.

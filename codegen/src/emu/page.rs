@@ -21,7 +21,7 @@ does not honour. Each opcode is tested in `codegen/tests/isa` against a definiti
 - missing barriers and dependence on order elsewhere: waves and workgroups run first to last, last to first, in a random
   order;
 - reads of registers and LDS that nothing has written: their content differs between runs;
-- barriers that not all waves reach, waits without a signal, endless loops, branches into an instruction;
+- waits at a barrier without a signal, two signals without a wait, endless loops, branches into an instruction;
 - results that depend on the unspecified last bit of an approximation: these bits can be flipped.
 
 ## What it cannot find
@@ -37,7 +37,7 @@ does not honour. Each opcode is tested in `codegen/tests/isa` against a definiti
   own; here it is that of the correctly rounded result.
 - Timing.
 
-Not modelled, and refused: waves of 64, other rounding modes than to nearest even, flushed denormals, named barriers,
+Not modelled, and refused: output multipliers, sparse matrix forms, waves of 64, other rounding modes than to nearest even, flushed denormals, named barriers,
 images, buffers with descriptors, exports, ray tracing, traps.
 
 ## Opcodes

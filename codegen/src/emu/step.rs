@@ -137,8 +137,13 @@ fn build(inst: isa::Inst, text: &str, pc: u32, vgprs: u32, sgprs: u32) -> Result
         return Err(Fault::Operand(format!("number {}", inst.args.len())));
     }
     let mut args = [Operand::None; MAX_ARGS];
-    for (slot, arg) in args.iter_mut().zip(&inst.args) {
-        *slot = operand(*arg, op.literal, vgprs, sgprs)?;
+    for (i, (slot, arg)) in args.iter_mut().zip(&inst.args).enumerate() {
+        let literal = match op.literal {
+            Literal::F64ThenB32 if i == usize::from(op.dsts) => Literal::F64,
+            Literal::F64ThenB32 => Literal::B32,
+            other => other,
+        };
+        *slot = operand(*arg, literal, vgprs, sgprs)?;
     }
     let pair = match inst.pair {
         Some(second) => Some(Box::new(build(*second, text, pc, vgprs, sgprs)?)),
@@ -152,7 +157,8 @@ fn modifiers(op: &Op, mods: &Mods) -> Result<(), Fault> {
     let found = [
         (mods.neg | mods.abs != 0, accepts::NEG_ABS, "neg or abs"),
         (mods.clamp, accepts::CLAMP, "clamp"),
-        (mods.omod != Omod::None, accepts::OMOD, "omod"),
+        // The hardware ignores a multiplier while denormals are kept, which they are: no compiler emits it.
+        (mods.omod != Omod::None, accepts::NONE, "omod"),
         (mods.op_sel != 0, accepts::OP_SEL | accepts::PACKED, "op_sel"),
         (mods.op_sel_hi.is_some() || mods.neg_lo | mods.neg_hi != 0, accepts::PACKED, "op_sel_hi, neg_lo or neg_hi"),
         (mods.dpp.is_some(), accepts::DPP, "dpp"),
@@ -189,14 +195,14 @@ fn operand(arg: Arg, literal: Literal, vgprs: u32, sgprs: u32) -> Result<Operand
 fn bits(constant: Constant, literal: Literal) -> u64 {
     // 1/(2 pi) is printed with the operand's digits.
     let float = |v: f64| match literal {
-        Literal::B32 => u64::from((v as f32).to_bits()),
+        Literal::B32 | Literal::F64ThenB32 => u64::from((v as f32).to_bits()),
         Literal::F16 => u64::from(f16::from_f64(v).to_bits()),
         Literal::Bf16 => u64::from(bf16::from_f64(v).to_bits()),
         Literal::B64 | Literal::I64 | Literal::F64 => v.to_bits(),
     };
     match (constant, literal) {
         (Constant::Float(v), _) => float(v),
-        (Constant::Int(v), Literal::B32) => u64::from(v as u32),
+        (Constant::Int(v), Literal::B32 | Literal::F64ThenB32) => u64::from(v as u32),
         (Constant::Int(v), Literal::F16 | Literal::Bf16) => u64::from(v as u16),
         (Constant::Int(v), _) => v.cast_unsigned(),
         (Constant::Bits(v), Literal::F64) if v >> 32 == 0 => v << 32,

@@ -18,7 +18,7 @@ mod state;
 mod sums;
 mod top_k;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use unglue_ir::graph::{Graph, ValueId};
 use unglue_ir::infer::op_name;
@@ -26,6 +26,7 @@ use unglue_ir::types::{Dim, TensorType};
 use unglue_passes::schedule::{Bucket, Form, Schedule};
 
 use crate::error::CodegenError;
+use crate::gates::Stream;
 use crate::kp::build::Builder;
 use crate::kp::{Bound, Mem, Place, Program, Val, verify};
 
@@ -41,6 +42,8 @@ pub struct Generated {
     pub program: Program,
     /// Parallel to `program.params`.
     pub uses: Vec<Use>,
+    /// Weights that lanes stream together.
+    pub streams: BTreeSet<Stream>,
 }
 
 type Res<T> = Result<T, CodegenError>;
@@ -73,6 +76,7 @@ struct Gen<'a> {
     head: Option<(u64, Val)>,
     /// Lanes that have an element.
     mask: Option<Val>,
+    streams: BTreeSet<Stream>,
 }
 
 /// Generates the program of a kernel.
@@ -95,6 +99,7 @@ pub fn generate(name: &str, g: &Graph, schedule: &Schedule, bucket: Bucket) -> R
         row,
         head: None,
         mask: None,
+        streams: BTreeSet::new(),
     };
     match &schedule.form {
         Form::Row { rows } => generator.row_form(*rows)?,
@@ -107,7 +112,7 @@ pub fn generate(name: &str, g: &Graph, schedule: &Schedule, bucket: Bucket) -> R
     let uses = generator.iface.uses;
     let program = generator.b.finish();
     verify::verify(&program)?;
-    Ok(Generated { program, uses })
+    Ok(Generated { program, uses, streams: generator.streams })
 }
 
 impl<'a> Gen<'a> {

@@ -13,6 +13,7 @@ use unglue_passes::schedule::{Label, Segment, Skinny, YAxis, strip_reshapes};
 
 use super::index::{Ix, flatten};
 use super::{Gen, Kept, Res, StepScalar};
+use crate::gates::Stream;
 use crate::kp::{Addr, Bin, Bound, Cmp, Place, Reduce, Val};
 
 /// Elements of a weight row that a wave loads at once: 8 components in each of 32 lanes.
@@ -24,6 +25,7 @@ const WIDE_ELEMENTS: u64 = 1 << 29;
 struct Lines {
     k: u64,
     weight: Place,
+    row_bytes: u64,
     /// First element of the output's weight row is `base + n * k`.
     weight_base: Option<Val>,
     x: Place,
@@ -238,7 +240,7 @@ impl Gen<'_> {
         let args = self.g.node(anchor).args.clone();
         let w = *args.last().unwrap_or(&anchor);
         let shape: Vec<u64> = self.dims(w)?;
-        let (weight, _) = self.leaf(strip_reshapes(self.g, w))?;
+        let (weight, mem) = self.leaf(strip_reshapes(self.g, w))?;
         let xdims = self.dims(args[0])?;
         let k = *xdims.last().unwrap_or(&1);
         let elements: u64 = shape.iter().product();
@@ -262,7 +264,7 @@ impl Gen<'_> {
             _ => {}
         }
         let (x, x_bases) = self.operand_lines(&args, &xdims, span, choice)?;
-        Ok(Lines { k, weight, weight_base, x, x_bases, valid, wide })
+        Ok(Lines { k, weight, row_bytes: k * mem.bytes(), weight_base, x, x_bases, valid, wide })
     }
 
     /// Slot of the expert that a row chose.
@@ -309,6 +311,12 @@ impl Gen<'_> {
 
     /// Contraction along contiguous weight rows, in the `lanes` order.
     fn lane_sums(&mut self, segment: &Segment, span: &Span, lines: &Lines) -> Res<Vec<Val>> {
+        // Shorter rows have no whole vector of all lanes: their elements are loaded one by one.
+        if let Place::Buffer(param) = lines.weight
+            && lines.k >= CHUNK
+        {
+            self.streams.insert(Stream { param, row_bytes: lines.row_bytes });
+        }
         let zero = self.b.f(0.0);
         let init: Vec<Val> = span.rows.iter().map(|_| self.b.splat(zero, 1)).collect();
         let (start, end) = (self.b.i(0), self.b.i(i64::from(segment.outputs_per_wave)));

@@ -170,13 +170,13 @@ fn swizzle(pattern: &str) -> Option<i32> {
             Some(out << 1 | bit)
         });
     }
-    let numbers: Vec<i32> = parts.map(|p| p.parse().ok().filter(|n| (0..32).contains(n))).collect::<Option<_>>()?;
+    let numbers: Vec<i32> = parts.map(|p| p.parse().ok().filter(|n| (0..=32).contains(n))).collect::<Option<_>>()?;
     match (kind, numbers.as_slice()) {
         ("QUAD_PERM", [a, b, c, d]) => Some(0x8000 | a | b << 2 | c << 4 | d << 6),
         ("SWAP", [n]) => Some(n << 10 | 0x1f),
         ("REVERSE", [n]) => Some((n - 1) << 10 | 0x1f),
         ("BROADCAST", [n, lane]) => Some(lane << 5 | (0x20 - n)),
-        ("ROTATE", [direction, n]) => Some(0xc000 | direction << 10 | n << 5),
+        // A rotation is printed without its mask: what it does cannot be told.
         ("FFT", [mask]) => Some(0xe000 | mask),
         _ => None,
     }

@@ -11,6 +11,8 @@ use crate::target::Target;
 
 /// Longest printed instruction that is asked for.
 const TEXT_BYTES: usize = 512;
+/// More bytes than any instruction has.
+const PADDING: usize = 32;
 
 /// A disassembler, freed when dropped.
 struct Disasm(LLVMDisasmContextRef);
@@ -44,8 +46,9 @@ pub fn each(code: &[u8], t: &Target, mut visit: impl FnMut(usize, &str)) -> Resu
         return Err(format!("LLVM has no disassembler for {}", t.triple));
     }
     let disasm = Disasm(context);
-    let (mut bytes, mut offset) = (code.to_vec(), 0);
-    while offset < bytes.len() {
+    // LLVM 22.1.8 crashes on an instruction whose literal is cut off: it always finds more bytes.
+    let (mut bytes, mut offset) = ([code, &[0; PADDING]].concat(), 0);
+    while offset < code.len() {
         let rest = bytes.split_at_mut(offset).1;
         let mut text: [c_char; TEXT_BYTES] = [0; TEXT_BYTES];
         // SAFETY: pointers and lengths of live buffers; LLVM ends the text with a zero within its length.
@@ -60,8 +63,9 @@ pub fn each(code: &[u8], t: &Target, mut visit: impl FnMut(usize, &str)) -> Resu
             );
             (size, CStr::from_ptr(text.as_ptr()).to_string_lossy().trim().to_owned())
         };
-        if size == 0 || text.is_empty() || text.starts_with(".long") {
-            let word: Vec<String> = rest.iter().take(12).map(|byte| format!("{byte:02x}")).collect();
+        let left = code.len() - offset;
+        if size == 0 || size > left || text.is_empty() || text.starts_with(".long") {
+            let word: Vec<String> = rest.iter().take(left.min(12)).map(|byte| format!("{byte:02x}")).collect();
             return Err(format!("bytes {} at offset 0x{offset:x} are no instruction", word.join(" ")));
         }
         visit(offset, &text);

@@ -23,7 +23,6 @@ pub struct Form {
     pub abs: u8,
     pub clamp: bool,
     /// Binary exponent that is added to the result's.
-    pub omod: i32,
     pub mask_out: u8,
     pub mask_in: u8,
     /// First register of the destination.
@@ -73,7 +72,6 @@ fn plain(def: &Def) -> Form {
         neg: 0,
         abs: 0,
         clamp: false,
-        omod: 0,
         mask_out: MASK_OUT,
         mask_in: MASK_IN,
         dst: DST,
@@ -115,18 +113,12 @@ fn print(def: &Def, form: &mut Form, constants: &[(usize, String)]) {
     if form.clamp {
         form.text.push_str(" clamp");
     }
-    form.text.push_str(match form.omod {
-        1 => " mul:2",
-        2 => " mul:4",
-        -1 => " div:2",
-        _ => "",
-    });
 }
 
 /// Takes a change of the plain form and the printed constants of sources.
 type Add<'a> = &'a mut dyn FnMut(&dyn Fn(&mut Form), &[(usize, String)]);
 
-/// Every form of an op. A float source can always be negated; `clamp` and `omod` may be refused.
+/// Every form of an op. A float source can always be negated; `clamp` may be refused.
 pub fn forms(def: &Def) -> Vec<Form> {
     let mut out = Vec::new();
     let mut add = |change: &dyn Fn(&mut Form), constants: &[(usize, String)]| {
@@ -182,14 +174,6 @@ fn modifiers(def: &Def, add: Add) {
     let clamp = accepted & accepts::CLAMP != 0;
     if clamp {
         add(&|f| f.clamp = true, &[]);
-    }
-    if accepted & accepts::OMOD != 0 {
-        for omod in [1, 2, -1] {
-            add(&|f| f.omod = omod, &[]);
-        }
-        if clamp {
-            add(&|f| (f.omod, f.clamp) = (1, true), &[]);
-        }
     }
 }
 

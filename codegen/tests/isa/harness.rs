@@ -8,8 +8,6 @@
 use std::fmt::Write;
 use std::sync::LazyLock;
 
-use rustc_apfloat::Float;
-use rustc_apfloat::ieee::{Half, Single};
 use unglue_codegen::emu::count::Counts;
 use unglue_codegen::emu::env::Env;
 use unglue_codegen::emu::group::Barrier;
@@ -32,9 +30,9 @@ pub const POISON: u32 = 0x7fe1_dead;
 /// Modifiers that a definition's op takes, as the emulator's table names them.
 pub const NONE: u16 = 0;
 pub const NEG: u16 = accepts::NEG_ABS;
-pub const FLOAT: u16 = accepts::NEG_ABS | accepts::CLAMP | accepts::OMOD;
+pub const FLOAT: u16 = accepts::NEG_ABS | accepts::CLAMP;
 /// Of a float result from sources that are none.
-pub const RESULT: u16 = accepts::CLAMP | accepts::OMOD;
+pub const RESULT: u16 = accepts::CLAMP;
 /// Sources are vector registers only.
 pub const VECTOR: u16 = 1 << 15;
 /// An integer op whose `clamp` saturates; a test of its own looks at that.
@@ -340,24 +338,14 @@ fn rest(def: &Def, form: &Form, w: &Wave, before: &Wave, exec: u32, mask: u32) -
     (w.scc != before.scc).then(|| "SCC changed".to_owned())
 }
 
-/// Multiplier, then clamp.
+/// What a clamp makes of a result.
 fn finish(expect: Expect, dst: Dst, form: &Form) -> Expect {
-    if form.omod == 0 && !form.clamp {
-        return expect;
-    }
-    let scaled = match expect {
-        Bits(bits) if form.omod != 0 => multiply(bits, dst, form.omod),
-        Approx(a, b) => Approx(a * f64::from(form.omod).exp2(), b * f64::from(form.omod).exp2()),
-        Sine(a) => Sine(a * f64::from(form.omod).exp2()),
-        OneOf(..) if form.omod != 0 => Any,
-        other => other,
-    };
     if !form.clamp {
-        return scaled;
+        return expect;
     }
     let one = if dst == Dst::B16 { 0x3c00 } else { 0x3f80_0000 };
     let sign = if dst == Dst::B16 { 1 << 15 } else { 1 << 31 };
-    match scaled {
+    match expect {
         Nan => Bits(0),
         // Zero of either sign lies within 0..=1.
         Bits(bits) if bits == sign => OneOf(0, sign),
@@ -368,19 +356,6 @@ fn finish(expect: Expect, dst: Dst, form: &Form) -> Expect {
         OneOf(..) => Any,
         other => other,
     }
-}
-
-/// A power of two times a result. Where denormals or zeros meet the multiplier the text asks for flushes that the
-/// descriptor's mode excludes: nothing is compared there.
-fn multiply(bits: u64, dst: Dst, omod: i32) -> Expect {
-    if dst == Dst::B16 {
-        let v = Half::from_bits(u128::from(bits));
-        let r = v.scalbn(omod);
-        return if v.is_normal() && r.is_normal() { Bits(r.to_bits() as u64) } else { Any };
-    }
-    let v = Single::from_bits(u128::from(bits));
-    let r = v.scalbn(omod);
-    if v.is_normal() && r.is_normal() { Bits(r.to_bits() as u64) } else { Any }
 }
 
 pub fn accepted(expect: Expect, got: (u64, u64), dst: Dst) -> bool {

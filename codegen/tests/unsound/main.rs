@@ -45,7 +45,7 @@ fn found(s: &Subjected, program: Program) -> Option<Mismatch> {
     let object = llvm::compile_object(&program, t).unwrap_or_else(|e| panic!("{e}\n{}", program.to_text()));
     let code = link::shared_object(&[(name.clone(), object)], t).unwrap();
     let facts = Facts { class: "other".into(), exactness: manifest::Exactness::Exact, ops: vec![] };
-    let made = Generated { program, uses: s.made.uses.clone() };
+    let made = Generated { program, ..s.made.clone() };
     let k = kernel(&s.graph, &s.schedule, &made, facts);
     let options = CpuOptions { threads: 2, guard: Guard::Aligned, poison_shared: true };
     let mut device = CpuDevice::new(options).unwrap();

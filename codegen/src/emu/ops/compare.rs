@@ -5,10 +5,8 @@ use std::cmp::Ordering;
 use half::f16;
 
 use crate::emu::count::Class;
-use crate::emu::fault::Fault;
 use crate::emu::lanes::{Width, compare, compare32};
 use crate::emu::op::{Literal, Op, Run, accepts};
-use crate::emu::step::{Operand, Step};
 
 fn eq<T: PartialOrd>(a: T, b: T) -> bool {
     a == b
@@ -151,23 +149,13 @@ fn class(x: u64, mantissa: u32, exponent: u32) -> u32 {
     }
 }
 
-/// Constants have one kind an op, here the mask's: a constant in place of a wider float is refused.
-fn mixed_widths(s: &Step, widths: [Width; 2]) -> Result<(), Fault> {
-    match s.args[usize::from(s.op.dsts)] {
-        Operand::Imm(_) if widths[0] != widths[1] => Err(Fault::Operand("constant of 64 bits".into())),
-        _ => Ok(()),
-    }
-}
-
 macro_rules! class {
     ($ty:literal, $accepts:expr, $literal:ident, $widths:expr, $mantissa:literal, $exponent:literal) => {
         &[
             entry(concat!("v_cmp_class_", $ty), 1, $accepts, Literal::$literal, |w, _, s| {
-                mixed_widths(s, $widths)?;
                 compare(w, s, $widths, |x, mask| class(x, $mantissa, $exponent) & mask as u32 != 0)
             }),
             entry(concat!("v_cmpx_class_", $ty), 0, $accepts, Literal::$literal, |w, _, s| {
-                mixed_widths(s, $widths)?;
                 compare(w, s, $widths, |x, mask| class(x, $mantissa, $exponent) & mask as u32 != 0)
             }),
         ]
@@ -188,7 +176,7 @@ pub static OPS: &[&[Op]] = &[
     integer!("i16", HALF, B32, i16s),
     integer!("u16", HALF, B32, u16s),
     class!("f32", FLOAT, B32, [Width::B32; 2], 23, 8),
-    class!("f64", accepts::NEG_ABS, B32, [Width::B64, Width::B32], 52, 11),
+    class!("f64", accepts::NEG_ABS, F64ThenB32, [Width::B64, Width::B32], 52, 11),
     class!("f16", FLOAT | HALF, F16, [Width::B16; 2], 10, 5),
 ];
 

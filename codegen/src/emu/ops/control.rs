@@ -27,7 +27,7 @@ fn branch(w: &Wave, env: &Env<'_>, s: &Step, taken: bool) -> Result<Flow, Fault>
 
 fn s_barrier_signal(w: &mut Wave, env: &mut Env<'_>, s: &Step) -> Result<Flow, Fault> {
     workgroup_barrier(w, s)?;
-    env.barrier.signal(w.number);
+    env.barrier.signal(w.number)?;
     Ok(Flow::Next)
 }
 
@@ -104,8 +104,6 @@ const CONTROL: &[Op] = &[
     control("s_wait_loadcnt_dscnt", Class::Wait, nothing),
     control("s_wait_storecnt_dscnt", Class::Wait, nothing),
     control("s_setprio", Class::Wait, nothing),
-    control("s_set_inst_prefetch_distance", Class::Wait, nothing),
-    control("s_inst_prefetch", Class::Wait, nothing),
     control("s_prefetch_inst", Class::Wait, nothing),
     control("s_prefetch_inst_pc_rel", Class::Wait, nothing),
     control("s_prefetch_data", Class::Wait, nothing),

@@ -256,7 +256,7 @@ macro_rules! to_half {
             name: stringify!($f),
             class: Class::Valu,
             dsts: 1,
-            accepts: $accepts | accepts::CLAMP | accepts::OMOD | accepts::DPP | accepts::OP_SEL,
+            accepts: $accepts | accepts::CLAMP | accepts::DPP | accepts::OP_SEL,
             literal: Literal::$literal,
             run: |w, _, s| any(w, s, Width::B16, [Width::$source], |x| finish_f16($f(x), s)),
         }),+]
@@ -269,7 +269,7 @@ const HALF: u16 = accepts::OP_SEL | accepts::DPP;
 
 const FROM_INT: [Op; 7] = vector!(
     Valu,
-    DPP | accepts::CLAMP | accepts::OMOD,
+    DPP | accepts::CLAMP,
     B32,
     lanes::f1,
     v_cvt_f32_i32,

@@ -317,8 +317,8 @@ fn v_div_fixup_f64(a: f64, b: f64, c: f64) -> f64 {
     } else if b.is_infinite() || c == 0.0 || exponent(c) - exponent(b) < -1075 {
         // Below half of the least subnormal nothing is left.
         signed(0.0)
-    } else if a.is_nan() {
-        // The quotient of such numbers is none: the steps before overflowed even with a scaled denominator.
+    } else if a.is_nan() && exponent(c) - exponent(b) >= 768 {
+        // The steps before overflowed even with a scaled denominator.
         signed(f64::INFINITY)
     } else {
         signed(a)

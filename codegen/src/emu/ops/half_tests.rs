@@ -167,26 +167,6 @@ fn wmma_integers() {
 }
 
 #[test]
-fn swmmac_selects() {
-    let f = |bits: u32| half::f16::from_bits(bits as u16).to_f32();
-    let mut w = filled(5, small_halves);
-    w.vgpr[20].iter_mut().enumerate().for_each(|(l, x)| *x = 0xb1e4 ^ l as u32);
-    w.vgpr[0..8].iter_mut().for_each(|r| *r = [0; 32]);
-    execute("v_swmmac_f32_16x16x32_f16 v[0:7], v[8:11], v[12:19], v20", &mut w, None);
-    let (row, column) = (10, 6);
-    let mut sum = 0.0;
-    for four in 0..8 {
-        let (half, at) = (four / 2 % 2, 4 * (four % 2) + 8 * (four / 4));
-        let selectors = w.vgpr[20][row + 16 * half] >> at;
-        for n in 0..2 {
-            let k = 4 * four + (selectors >> (2 * n) & 3) as usize;
-            sum += f(element(&w, 8, 16, 8, row, 2 * four + n)) * f(element(&w, 12, 16, 16, column, k));
-        }
-    }
-    assert_eq!(f32::from_bits(w.vgpr[row % 8][column + 16]), sum);
-}
-
-#[test]
 fn packed_halves_and_constants() {
     let mut w = Wave::new(0);
     w.vgpr[1] = [0x4000_3c00; 32];

@@ -49,11 +49,6 @@ const fn swizzled(pattern: u32, l: u32) -> u32 {
     if pattern >= 0xe000 {
         // Decomposition for an FFT.
         (l.reverse_bits() >> 27) >> low.count_ones() | l & low
-    } else if pattern >= 0xc000 {
-        // Rotation among the lanes that agree in the bits of the mask.
-        let distance = pattern >> 5 & 31;
-        let moved = if pattern >> 10 & 1 == 1 { l.wrapping_sub(distance) } else { l.wrapping_add(distance) };
-        l & low | moved & !low & 31
     } else if pattern >= 0x8000 {
         // Any permutation of four.
         l & !3 | pattern >> (2 * (l & 3)) & 3

@@ -1,9 +1,9 @@
-//! Matrix multiply-accumulate of one wave: 16x16 results, dense (`v_wmma`) and with a 2:4 sparse A (`v_swmmac`).
+//! Matrix multiply-accumulate of one wave: 16x16 results.
 //!
 //! Lane l holds row (A) or column (B) l % 16. Elements of 16 bits come in two runs of K/4 k's, between which the two
 //! halves of the wave alternate; smaller ones in one run of K/2. Lane l's element e of C and D is row 8 (l/16) + e,
 //! column l % 16; 16-bit results are packed two a register (operand size of LLVM's and the manual's tables).
-//! A sparse A holds half of each four k's; two index bits per element say which k of the four it is.
+//! Sparse forms (`v_swmmac`) are left out: where their index bits stand is in none of the sources.
 //!
 //! All lanes take part, whatever the exec mask is. The order and rounding of the sum inside are not specified: here
 //! products are exact, the sum is one of f64, and each result is rounded once. Its last bit is perturbed like an
@@ -88,19 +88,6 @@ impl Number for i32 {}
 
 type Square<T> = [[T; 16]; 16];
 
-/// Which k each element of a sparse A stands for, [row][element].
-fn selection<const K: usize>(w: &Wave, index: u8, bits: u32) -> [[usize; K]; 16] {
-    let mut out = [[0; K]; 16];
-    let count = K / 4;
-    for (l, word) in row(w, index, 0).iter().enumerate() {
-        for x in 0..count {
-            let element = k_of(l, x, count, bits);
-            out[l & 15][element] = 4 * (element / 2) + (word >> (2 * x) & 3) as usize;
-        }
-    }
-    out
-}
-
 /// Adds a scaled row of B.
 #[inline]
 fn accumulate<T: Number>(sums: &mut [T; 16], x: T, b: &[T; 16]) {
@@ -115,25 +102,14 @@ fn product<T: Number, const K: usize>(
     s: &Step,
     elements: [Elements<T>; 2],
     flips: [Flips; 2],
-    sparse: bool,
 ) -> Result<Square<T>, Fault> {
     let (first_a, first_b) = (register(s.args[1])?, register(s.args[2])?);
     let (bits_a, bits_b) = (elements[0].bits, elements[1].bits);
-    let columns = if sparse { K / 2 } else { K };
     let mut a = [[T::default(); K]; 16];
     let mut b = [[T::default(); 16]; K];
-    each(w, first_a, columns / 2, elements[0], flips[0], |l, x, v| a[l & 15][k_of(l, x, columns / 2, bits_a)] = v);
+    each(w, first_a, K / 2, elements[0], flips[0], |l, x, v| a[l & 15][k_of(l, x, K / 2, bits_a)] = v);
     each(w, first_b, K / 2, elements[1], flips[1], |l, x, v| b[k_of(l, x, K / 2, bits_b)][l & 15] = v);
     let mut out = [[T::default(); 16]; 16];
-    if sparse {
-        let selected = selection::<K>(w, register(s.args[3])?, bits_a);
-        for ((sums, a), ks) in out.iter_mut().zip(&a).zip(&selected) {
-            for (x, k) in a.iter().zip(ks).take(columns) {
-                accumulate(sums, *x, &b[*k]);
-            }
-        }
-        return Ok(out);
-    }
     for (sums, a) in out.iter_mut().zip(&a) {
         for (x, b) in a.iter().zip(&b) {
             accumulate(sums, *x, b);
@@ -142,10 +118,10 @@ fn product<T: Number, const K: usize>(
     Ok(out)
 }
 
-/// Words of C: registers, or a constant for every element. A sparse operation adds to its destination.
-fn words_of_c(w: &Wave, s: &Step, registers: usize, sparse: bool, constant: u32) -> Result<[[u32; 32]; 8], Fault> {
+/// Words of C: registers, or a constant for every element.
+fn words_of_c(w: &Wave, s: &Step, registers: usize, constant: u32) -> Result<[[u32; 32]; 8], Fault> {
     let mut c = [[constant; 32]; 8];
-    let operand = if sparse { s.args[0] } else { s.args[3] };
+    let operand = s.args[3];
     if !matches!(operand, Operand::Imm(_)) {
         let first = register(operand)?;
         for (n, words) in c.iter_mut().enumerate().take(registers) {
@@ -172,11 +148,10 @@ fn flips<T>(s: &Step, elements: &[Elements<T>; 2]) -> Result<[Flips; 2], Fault> 
     }
 }
 
-/// Refuses what no matrix operation has; C of a sparse one has no modifiers either.
-fn check(s: &Step, sparse: bool) -> Result<(), Fault> {
-    let c = (s.mods.neg_lo | s.mods.neg_hi) & 0b100 != 0;
-    match s.mods.op_sel != 0 || s.mods.op_sel_hi.is_some() || sparse && c {
-        true => Err(Fault::Modifier("op_sel, or neg of a destination")),
+/// Refuses what no matrix operation has.
+fn check(s: &Step) -> Result<(), Fault> {
+    match s.mods.op_sel != 0 || s.mods.op_sel_hi.is_some() {
+        true => Err(Fault::Modifier("op_sel")),
         false => Ok(()),
     }
 }
@@ -192,11 +167,10 @@ fn float_f32<const K: usize>(
     env: &mut Env<'_>,
     s: &Step,
     elements: [Elements<f64>; 2],
-    sparse: bool,
 ) -> Result<Flow, Fault> {
-    check(s, sparse)?;
-    let sums = product::<f64, K>(w, s, elements, flips(s, &elements)?, sparse)?;
-    let c = words_of_c(w, s, 8, sparse, constant(s, word_constant))?;
+    check(s)?;
+    let sums = product::<f64, K>(w, s, elements, flips(s, &elements)?)?;
+    let c = words_of_c(w, s, 8, constant(s, word_constant))?;
     let first = dst(s)?;
     for (e, words) in c.iter().enumerate() {
         let out = std::array::from_fn(|l| {
@@ -209,18 +183,12 @@ fn float_f32<const K: usize>(
     Ok(Flow::Next)
 }
 
-fn float_half<const K: usize>(
-    w: &mut Wave,
-    env: &mut Env<'_>,
-    s: &Step,
-    format: Format,
-    sparse: bool,
-) -> Result<Flow, Fault> {
-    check(s, sparse)?;
+fn float_half<const K: usize>(w: &mut Wave, env: &mut Env<'_>, s: &Step, format: Format) -> Result<Flow, Fault> {
+    check(s)?;
     let elements = if format == Format::F16 { [F16; 2] } else { [BF16; 2] };
-    let sums = product::<f64, K>(w, s, elements, flips(s, &elements)?, sparse)?;
+    let sums = product::<f64, K>(w, s, elements, flips(s, &elements)?)?;
     let splat = constant(s, |c| packed_constant(c, format) & 0xffff);
-    let c = words_of_c(w, s, 4, sparse, splat | splat << 16)?;
+    let c = words_of_c(w, s, 4, splat | splat << 16)?;
     let first = dst(s)?;
     for (n, words) in c.iter().enumerate().take(4) {
         let out = std::array::from_fn(|l| {
@@ -237,14 +205,14 @@ fn float_half<const K: usize>(
 }
 
 /// Bit i of `neg_lo` says that source i is signed; clamp saturates the sum, which is exact.
-fn integer<const K: usize>(w: &mut Wave, s: &Step, bits: u32, sparse: bool) -> Result<Flow, Fault> {
-    check(s, sparse)?;
+fn integer<const K: usize>(w: &mut Wave, s: &Step, bits: u32) -> Result<Flow, Fault> {
+    check(s)?;
     if s.mods.neg_lo & !0b11 != 0 || s.mods.neg_hi != 0 {
         return Err(Fault::Modifier("neg_lo or neg_hi of integers"));
     }
     let elements = [0, 1].map(|i| integers(bits, s.mods.neg_lo >> i & 1 == 1));
-    let sums = product::<i32, K>(w, s, elements, [[0; 2]; 2], sparse)?;
-    let c = words_of_c(w, s, 8, sparse, constant(s, word_constant))?;
+    let sums = product::<i32, K>(w, s, elements, [[0; 2]; 2])?;
+    let c = words_of_c(w, s, 8, constant(s, word_constant))?;
     let (first, clamp) = (dst(s)?, s.mods.clamp);
     for (e, words) in c.iter().enumerate() {
         let out = std::array::from_fn(|l| {
@@ -264,32 +232,17 @@ const FLOAT: u16 = accepts::PACKED;
 const INTEGER: u16 = accepts::PACKED | accepts::CLAMP;
 
 const DENSE: &[Op] = &[
-    op("v_wmma_f32_16x16x16_f16", FLOAT, |w, e, s| float_f32::<16>(w, e, s, [F16, F16], false)),
-    op("v_wmma_f32_16x16x16_bf16", FLOAT, |w, e, s| float_f32::<16>(w, e, s, [BF16, BF16], false)),
-    op("v_wmma_f16_16x16x16_f16", FLOAT, |w, e, s| float_half::<16>(w, e, s, Format::F16, false)),
-    op("v_wmma_bf16_16x16x16_bf16", FLOAT, |w, e, s| float_half::<16>(w, e, s, Format::Bf16, false)),
-    op("v_wmma_f32_16x16x16_fp8_fp8", FLOAT, |w, e, s| float_f32::<16>(w, e, s, [FP8, FP8], false)),
-    op("v_wmma_f32_16x16x16_fp8_bf8", FLOAT, |w, e, s| float_f32::<16>(w, e, s, [FP8, BF8], false)),
-    op("v_wmma_f32_16x16x16_bf8_fp8", FLOAT, |w, e, s| float_f32::<16>(w, e, s, [BF8, FP8], false)),
-    op("v_wmma_f32_16x16x16_bf8_bf8", FLOAT, |w, e, s| float_f32::<16>(w, e, s, [BF8, BF8], false)),
-    op("v_wmma_i32_16x16x16_iu8", INTEGER, |w, _, s| integer::<16>(w, s, 8, false)),
-    op("v_wmma_i32_16x16x16_iu4", INTEGER, |w, _, s| integer::<16>(w, s, 4, false)),
-    op("v_wmma_i32_16x16x32_iu4", INTEGER, |w, _, s| integer::<32>(w, s, 4, false)),
+    op("v_wmma_f32_16x16x16_f16", FLOAT, |w, e, s| float_f32::<16>(w, e, s, [F16, F16])),
+    op("v_wmma_f32_16x16x16_bf16", FLOAT, |w, e, s| float_f32::<16>(w, e, s, [BF16, BF16])),
+    op("v_wmma_f16_16x16x16_f16", FLOAT, |w, e, s| float_half::<16>(w, e, s, Format::F16)),
+    op("v_wmma_bf16_16x16x16_bf16", FLOAT, |w, e, s| float_half::<16>(w, e, s, Format::Bf16)),
+    op("v_wmma_f32_16x16x16_fp8_fp8", FLOAT, |w, e, s| float_f32::<16>(w, e, s, [FP8, FP8])),
+    op("v_wmma_f32_16x16x16_fp8_bf8", FLOAT, |w, e, s| float_f32::<16>(w, e, s, [FP8, BF8])),
+    op("v_wmma_f32_16x16x16_bf8_fp8", FLOAT, |w, e, s| float_f32::<16>(w, e, s, [BF8, FP8])),
+    op("v_wmma_f32_16x16x16_bf8_bf8", FLOAT, |w, e, s| float_f32::<16>(w, e, s, [BF8, BF8])),
+    op("v_wmma_i32_16x16x16_iu8", INTEGER, |w, _, s| integer::<16>(w, s, 8)),
+    op("v_wmma_i32_16x16x16_iu4", INTEGER, |w, _, s| integer::<16>(w, s, 4)),
+    op("v_wmma_i32_16x16x32_iu4", INTEGER, |w, _, s| integer::<32>(w, s, 4)),
 ];
 
-/// The parser refuses `index_key`, which moves the index bits to another part of their register.
-const SPARSE: &[Op] = &[
-    op("v_swmmac_f32_16x16x32_f16", FLOAT, |w, e, s| float_f32::<32>(w, e, s, [F16, F16], true)),
-    op("v_swmmac_f32_16x16x32_bf16", FLOAT, |w, e, s| float_f32::<32>(w, e, s, [BF16, BF16], true)),
-    op("v_swmmac_f16_16x16x32_f16", FLOAT, |w, e, s| float_half::<32>(w, e, s, Format::F16, true)),
-    op("v_swmmac_bf16_16x16x32_bf16", FLOAT, |w, e, s| float_half::<32>(w, e, s, Format::Bf16, true)),
-    op("v_swmmac_f32_16x16x32_fp8_fp8", FLOAT, |w, e, s| float_f32::<32>(w, e, s, [FP8, FP8], true)),
-    op("v_swmmac_f32_16x16x32_fp8_bf8", FLOAT, |w, e, s| float_f32::<32>(w, e, s, [FP8, BF8], true)),
-    op("v_swmmac_f32_16x16x32_bf8_fp8", FLOAT, |w, e, s| float_f32::<32>(w, e, s, [BF8, FP8], true)),
-    op("v_swmmac_f32_16x16x32_bf8_bf8", FLOAT, |w, e, s| float_f32::<32>(w, e, s, [BF8, BF8], true)),
-    op("v_swmmac_i32_16x16x32_iu8", INTEGER, |w, _, s| integer::<32>(w, s, 8, true)),
-    op("v_swmmac_i32_16x16x32_iu4", INTEGER, |w, _, s| integer::<32>(w, s, 4, true)),
-    op("v_swmmac_i32_16x16x64_iu4", INTEGER, |w, _, s| integer::<64>(w, s, 4, true)),
-];
-
-pub static OPS: &[&[Op]] = &[DENSE, SPARSE];
+pub static OPS: &[&[Op]] = &[DENSE];

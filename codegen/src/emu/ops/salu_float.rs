@@ -13,7 +13,6 @@ use crate::emu::lanes;
 use crate::emu::op::{Flow, Literal, Op, Run, accepts};
 use crate::emu::step::Step;
 use crate::emu::wave::Wave;
-use crate::isa::Omod;
 
 const fn f(x: u32) -> f32 {
     f32::from_bits(x)
@@ -210,12 +209,6 @@ fn source(w: &Wave, s: &Step, sign: u32) -> u32 {
 fn transcendental_f32(w: &mut Wave, env: &Env<'_>, s: &Step, exact: fn(f64) -> f64) -> Result<Flow, Fault> {
     let x = source(w, s, 1 << 31);
     let mut value = f(finish(env.perturb, x, exact(f(x).into())));
-    value *= match s.mods.omod {
-        Omod::None => 1.0,
-        Omod::Mul2 => 2.0,
-        Omod::Mul4 => 4.0,
-        Omod::Div2 => 0.5,
-    };
     if s.mods.clamp {
         value = if value > 0.0 { value.min(1.0) } else { 0.0 };
     }
@@ -229,7 +222,7 @@ fn transcendental_f16(w: &mut Wave, env: &Env<'_>, s: &Step, exact: fn(f64) -> f
 }
 
 const fn transcendental(name: &'static str, literal: Literal, run: Run) -> Op {
-    let accepts = accepts::NEG_ABS | accepts::CLAMP | accepts::OMOD;
+    let accepts = accepts::NEG_ABS | accepts::CLAMP;
     Op { class: Class::Transcendental, accepts, ..salu(name, literal, run) }
 }
 

@@ -1,5 +1,15 @@
 //! Checks on finished machine code: what must hold before a kernel goes into a bundle.
 
+pub mod finish;
+pub mod flow;
+pub mod isa;
+pub mod pointers;
+pub mod streams;
+pub mod waits;
+
+pub use finish::{Exchange, exchange_of};
+pub use streams::Stream;
+
 use object::elf;
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
 use object::{Endianness, Object, ObjectSymbol};
@@ -7,7 +17,6 @@ use rmpv::Value;
 
 use crate::error::CodegenError;
 use crate::kp::{Param, Program};
-use crate::llvm::disasm;
 use crate::target::{GpuFacts, Target};
 
 /// What a kernel takes, from the code object's notes. Host code has only `code_bytes`.
@@ -33,13 +42,15 @@ const EF_AMDGPU_MACH: u32 = 0xff;
 const NT_AMDGPU_METADATA: u32 = 32;
 
 /// A failed gate, before the kernel's name is added.
-struct Failed {
-    gate: &'static str,
-    found: String,
-    cure: &'static str,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failed {
+    pub gate: &'static str,
+    pub found: String,
+    pub cure: &'static str,
 }
 
-type Gate<T> = Result<T, Failed>;
+/// What one gate says.
+pub type Gate<T> = Result<T, Failed>;
 
 fn failed<T>(gate: &'static str, found: impl Into<String>, cure: &'static str) -> Gate<T> {
     Err(Failed { gate, found: found.into(), cure })
@@ -48,9 +59,26 @@ fn failed<T>(gate: &'static str, found: impl Into<String>, cure: &'static str) -
 const REPORT: &str = "this is a fault of the lowering: report it with the program's text form";
 
 /// Checks linked code that holds the kernel `p`. Gates: `format`, `entry`, `undefined`, and for GPUs `target`, `notes`,
-/// `kernarg`, `spills`, `scratch`, `lds`, `vgprs`, `wavefront`, `disassembly`.
+/// `kernarg`, `spills`, `scratch`, `lds`, `vgprs`, `wavefront`, `disassembly`, `unmodelled`, `branch`, `waits`,
+/// `waits-barrier`, `finish`, `exchanged-scalar`, `b128`.
+///
+/// # Errors
+/// [`CodegenError::Gate`] names the first gate that fails.
 pub fn check(code_object: &[u8], p: &Program, t: &Target) -> Result<Resources, CodegenError> {
-    run(code_object, p, t).map_err(|f| CodegenError::Gate {
+    check_streams(code_object, p, t, &[])
+}
+
+/// [`check`], and that weights are streamed well (gate `b128`).
+///
+/// # Errors
+/// [`CodegenError::Gate`] names the first gate that fails.
+pub fn check_streams(
+    code_object: &[u8],
+    p: &Program,
+    t: &Target,
+    streams: &[Stream],
+) -> Result<Resources, CodegenError> {
+    run(code_object, p, t, streams).map_err(|f| CodegenError::Gate {
         kernel: p.name.clone(),
         gate: f.gate,
         found: f.found,
@@ -60,7 +88,7 @@ pub fn check(code_object: &[u8], p: &Program, t: &Target) -> Result<Resources, C
 
 type Elf<'a> = ElfFile64<'a, Endianness>;
 
-fn run(code: &[u8], p: &Program, t: &Target) -> Gate<Resources> {
+fn run(code: &[u8], p: &Program, t: &Target, streams: &[Stream]) -> Gate<Resources> {
     let file = match Elf::parse(code) {
         Ok(file) => file,
         Err(error) => return failed("format", format!("not a 64-bit ELF file: {error}"), "link it first"),
@@ -83,13 +111,11 @@ fn run(code: &[u8], p: &Program, t: &Target) -> Gate<Resources> {
     resources.code_bytes = text.len() as u64;
     limits(&resources, gpu)?;
     resources.occupancy = occupancy(&resources, p.waves, gpu);
-    if let Err(found) = disasm::each(text, t, |_, _| ()) {
-        return failed(
-            "disassembly",
-            found,
-            "an LLVM fault (specs/gfx1201.md): reorder the arithmetic around the spot",
-        );
-    }
+    let code = isa::decode(text, t)?;
+    waits::check(&code)?;
+    finish::check(&code, &exchange_of(p), p.waves)?;
+    let offsets: Vec<u32> = arguments(p).iter().map(|argument| argument.offset).collect();
+    streams::check(&code, streams, &offsets)?;
     Ok(resources)
 }
 
@@ -152,6 +178,28 @@ fn kernel_notes(file: &Elf<'_>, name: &str) -> Gate<Value> {
     failed("notes", format!("no metadata for `{name}`"), REPORT)
 }
 
+/// A parameter among the kernel's arguments.
+struct Argument {
+    offset: u32,
+    size: u32,
+    kind: &'static str,
+}
+
+/// Parameters as the ABI lays them out: in order, naturally aligned.
+fn arguments(p: &Program) -> Vec<Argument> {
+    let mut end = 0u32;
+    let place = |param: &Param| {
+        let (size, kind) = match param {
+            Param::Buffer { .. } => (8, "global_buffer"),
+            Param::Scalar { .. } => (4, "by_value"),
+        };
+        let offset = end.next_multiple_of(size);
+        end = offset + size;
+        Argument { offset, size, kind }
+    };
+    p.params.iter().map(place).collect()
+}
+
 /// The arguments in the metadata are the program's parameters, naturally aligned, and nothing else.
 fn kernarg(kernel: &Value, p: &Program) -> Gate<()> {
     let args = field(kernel, ".args").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
@@ -161,14 +209,8 @@ fn kernarg(kernel: &Value, p: &Program) -> Gate<()> {
         let found = format!("{} arguments ({}) for {} parameters", args.len(), kinds.join(", "), p.params.len());
         return failed("kernarg", found, REPORT);
     }
-    let mut end = 0u32;
-    for (i, (arg, param)) in args.iter().zip(&p.params).enumerate() {
-        let (size, kind) = match param {
-            Param::Buffer { .. } => (8, "global_buffer"),
-            Param::Scalar { .. } => (4, "by_value"),
-        };
-        let offset = end.next_multiple_of(size);
-        end = offset + size;
+    for (i, (arg, expected)) in args.iter().zip(arguments(p)).enumerate() {
+        let Argument { offset, size, kind } = expected;
         let found = (number(arg, ".offset")?, number(arg, ".size")?, field(arg, ".value_kind").and_then(Value::as_str));
         if found != (offset, size, Some(kind)) {
             let found = format!("argument {i} is {found:?}, the parameter {:?}", (offset, size, kind));
