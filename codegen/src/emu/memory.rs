@@ -10,9 +10,10 @@ use super::fault::Fault;
 
 /// Distance of regions, as a power of two.
 const SPACING: u32 = 40;
-/// Address of the first region. A region starts in the middle of its span, so that going below it faults too.
+/// Address of the first region. A region starts in the middle of its span, so that going below it faults too, and 256
+/// bytes in front of a multiple of 2^32, so that an address without its carry faults.
 const FIRST: u64 = 1 << SPACING;
-const MIDDLE: u64 = 1 << (SPACING - 1);
+const MIDDLE: u64 = (1 << (SPACING - 1)) + (1 << 32) - 256;
 /// Address of the code object, which is the first region of every launch.
 pub const CODE_BASE: u64 = FIRST + MIDDLE;
 

@@ -80,7 +80,6 @@ fn mutated(s: &Subjected, m: &Mutation) -> Option<Vec<u8>> {
     match m.which {
         Which::All => {}
         Which::First => found.truncate(1),
-        Which::Last => found = found.pop().into_iter().collect(),
     }
     let mut code = s.code.clone();
     let any = !found.is_empty();

@@ -20,7 +20,6 @@ pub enum Finder {
 pub enum Which {
     All,
     First,
-    Last,
 }
 
 /// A mutation of a kernel.
@@ -52,14 +51,6 @@ fn matmul() -> Graph {
 
 fn wide_matmul() -> Graph {
     bodies::matmul(33, 700)
-}
-
-fn top_k() -> Graph {
-    bodies::router(288, 8)
-}
-
-fn sinkhorn() -> Graph {
-    bodies::sinkhorn(4, 19)
 }
 
 const fn norm_mutation(
@@ -94,7 +85,12 @@ pub static MUTATIONS: &[Mutation] = &[
         |t| remove(t.starts_with("s_barrier_wait")),
         Finder::Fault("LDS race"),
     ),
-    norm_mutation("lds_wait_removed", Which::All, |t| remove(t.starts_with("s_wait_dscnt")), Finder::Gate("waits")),
+    norm_mutation(
+        "lds_wait_removed",
+        Which::All,
+        |t| remove(t.starts_with("s_wait_dscnt")),
+        Finder::Gate("waits-barrier"),
+    ),
     norm_mutation("load_wait_removed", Which::All, |t| remove(t.starts_with("s_wait_loadcnt")), Finder::Gate("waits")),
     norm_mutation(
         "scalar_wait_removed",
@@ -108,13 +104,15 @@ pub static MUTATIONS: &[Mutation] = &[
         |t| t.starts_with("ds_store_b32").then(|| format!("{} offset:4", t.split(" offset").next().unwrap_or(t))),
         Finder::Result,
     ),
-    norm_mutation(
+    matmul_mutation(
         "store_of_another_register",
         Which::First,
         |t| {
+            // The address in place of the value.
             let (head, rest) = t.split_once(", ")?;
             let (_, tail) = rest.split_once(", ")?;
-            head.starts_with("global_store_").then(|| format!("{head}, v0, {tail}"))
+            let (name, address) = head.split_once(' ')?;
+            (name.starts_with("global_store_") && !address.contains('[')).then(|| format!("{head}, {address}, {tail}"))
         },
         Finder::Result,
     ),
@@ -207,17 +205,17 @@ pub static MUTATIONS: &[Mutation] = &[
     },
     Mutation {
         name: "comparison_off_by_one",
-        graph: top_k,
+        graph: wide_matmul,
         rows_max: 1,
-        which: Which::First,
-        change: |t| replace(t, "v_cmp_gt_f32", "v_cmp_ge_f32"),
+        which: Which::All,
+        change: |t| replace(t, "_gt_u32", "_ge_u32").filter(|t| t.starts_with("v_cmp")),
         finder: Finder::Result,
     },
     Mutation {
         name: "branch_inverted",
-        graph: sinkhorn,
-        rows_max: 4,
-        which: Which::Last,
+        graph: wide_matmul,
+        rows_max: 1,
+        which: Which::First,
         change: |t| replace(t, "s_cbranch_scc1", "s_cbranch_scc0"),
         finder: Finder::Result,
     },
