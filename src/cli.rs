@@ -4,8 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::diff::Limit;
+
 /// Exit codes, as `--help` says.
-const EXIT: &str = "Exit codes: 0 success; 1 a check failed (verify); 2 wrong command line; 3 bad input (config, \
+const EXIT: &str = "Exit codes: 0 success; 1 a check failed (verify, diff); 2 wrong command line; 3 bad input (config, \
 checkpoint, IR text, ids); 4 bad bundle; 5 compilation failed; 6 the device or a step failed.";
 
 /// Compiles trunks of language models into bundles of few fused kernels, and runs them.
@@ -26,6 +28,12 @@ pub enum Command {
     Verify(Verify),
     /// Show what a bundle holds: kernels, launches per token, fusion, resources
     Report(Report),
+    /// Show what changed between two bundles, or a bundle and a budget; with limits, fail if it grew
+    Diff(Diff),
+    /// Show how a kernel grew and what it costs, or where an op of the trunk went and why
+    Explain(Explain),
+    /// List the rewrite rules; with a bundle, how often each fired and paid
+    Rules(Rules),
 }
 
 /// Activation dtype.
@@ -168,6 +176,82 @@ pub struct Verify {
 pub struct Report {
     pub bundle: PathBuf,
     /// The whole report as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Diff {
+    /// A bundle, or a budget file
+    pub a: PathBuf,
+    /// What is compared with it: a bundle, or a budget file
+    #[arg(required_unless_present = "write_budget", conflicts_with = "write_budget")]
+    pub b: Option<PathBuf>,
+    /// Write a budget of A instead: its launches, bytes and times, and the gfx1201 resources of each kernel
+    #[arg(long, value_name = "FILE")]
+    pub write_budget: Option<PathBuf>,
+    #[command(flatten)]
+    pub limits: Limits,
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How far B may be above A. Without limits nothing fails.
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Limits: how far B may be above A, as a number or a percentage of A (0, 8, 2.5%)")]
+pub struct Limits {
+    /// Launches, of each launch list and of each layer kind in it
+    #[arg(long, value_name = "N[%]")]
+    pub max_launches: Option<Limit>,
+    /// Bytes of each launch list: DRAM, activations, arena
+    #[arg(long, value_name = "N[%]")]
+    pub max_bytes: Option<Limit>,
+    /// Predicted time of each launch list; a plain number is in microseconds
+    #[arg(long, value_name = "N[%]")]
+    pub max_time: Option<Limit>,
+    /// VGPRs of each kernel, and the most of any
+    #[arg(long, value_name = "N[%]")]
+    pub max_vgprs: Option<Limit>,
+    /// SGPRs of each kernel, and the most of any
+    #[arg(long, value_name = "N[%]")]
+    pub max_sgprs: Option<Limit>,
+    /// Workgroup memory of each kernel in bytes, and the most of any
+    #[arg(long, value_name = "N[%]")]
+    pub max_lds: Option<Limit>,
+    /// Spilled registers of each kernel, and of all
+    #[arg(long, value_name = "N[%]")]
+    pub max_spills: Option<Limit>,
+    /// Bytes of machine code of each kernel, and of all
+    #[arg(long, value_name = "N[%]")]
+    pub max_code: Option<Limit>,
+    /// Waves a SIMD unit that each kernel may lose, and the least of any
+    #[arg(long, value_name = "N[%]")]
+    pub max_occupancy_drop: Option<Limit>,
+}
+
+#[derive(Debug, Args)]
+pub struct Explain {
+    pub bundle: PathBuf,
+    /// A kernel by name; an op by number (%12, kda%12) or by name (matmul)
+    #[arg(value_name = "KERNEL|OP")]
+    pub what: String,
+    /// Only in this body of the trunk (a layer kind)
+    #[arg(long, value_name = "NAME")]
+    pub body: Option<String>,
+    /// Only the launch list for steps of up to N rows
+    #[arg(long, value_name = "N")]
+    pub rows: Option<u64>,
+    /// Numbers of ops count in the rewritten body, as tables of `unglue report` do, and not in the declared one
+    #[arg(long)]
+    pub rewritten: bool,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Rules {
+    /// The build that fired them
+    pub bundle: Option<PathBuf>,
     #[arg(long)]
     pub json: bool,
 }

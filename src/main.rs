@@ -1,11 +1,14 @@
-//! The unglue command line: compiles trunks to bundles, runs, verifies and reports on them.
+//! The unglue command line: compiles trunks to bundles, runs, verifies, compares and explains them.
 
 mod cli;
 mod compile;
 mod device;
+mod diff;
 mod emulated;
 mod error;
+mod explain;
 mod report;
+mod rules;
 mod run;
 mod source;
 mod verify;
@@ -23,6 +26,9 @@ fn main() -> ExitCode {
         Command::Report(args) => report::run(args),
         Command::Run(args) => run::run(args),
         Command::Verify(args) => verify::run(args),
+        Command::Diff(args) => diff::run(args),
+        Command::Explain(args) => explain::run(args),
+        Command::Rules(args) => rules::run(args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -14,7 +14,7 @@ use crate::carve::Stores;
 use crate::cost::CostTable;
 use crate::error::PassError;
 use crate::facts::Facts;
-use crate::kernel::{BodyCover, CoverStats, Exactness, Kernel, KernelClass, Rejection, Verdict};
+use crate::kernel::{BodyCover, CoverStats, Exactness, Kernel, KernelClass, Rejection, Step, Verdict};
 use crate::names;
 use crate::schedule::Bucket;
 
@@ -118,7 +118,7 @@ struct Search<'a> {
     partition: Partition,
     options: &'a CoverOptions,
     /// Fusions that made each group.
-    steps: BTreeMap<GroupId, Vec<String>>,
+    steps: BTreeMap<GroupId, Vec<Step>>,
     /// Worth of each move on the present groups.
     worths: BTreeMap<Move, Worth>,
     fusions: u64,
@@ -255,27 +255,29 @@ impl Search<'_> {
         self.fusions += 1;
         let touched: BTreeSet<GroupId> = match mv {
             Move::Join(a, b) => {
-                let step = format!("{}: {} ({why} {gain} ns)", self.group_text(a), self.group_text(b));
+                let text = format!("{}: {} ({why} {gain} ns)", self.group_text(a), self.group_text(b));
                 let mut ops = self.partition.remove(a);
                 ops.extend(self.partition.remove(b));
                 let mut steps = self.steps.remove(&a).unwrap_or_default();
                 steps.extend(self.steps.remove(&b).unwrap_or_default());
-                steps.push(step);
+                steps.push(Step { text, into: a.0, from: b.0 });
                 self.partition.insert(a, ops);
                 self.steps.insert(a, steps);
                 BTreeSet::from([a, b])
             }
             Move::Spread(g) => {
                 let readers = candidates::readers_of_group(self.facts, &self.partition, g);
-                let step = format!("recomputed {} ({why} {gain} ns)", self.group_text(g));
+                let text = format!("recomputed {} ({why} {gain} ns)", self.group_text(g));
                 let ops = self.partition.remove(g);
-                self.steps.remove(&g);
+                let grown = self.steps.remove(&g).unwrap_or_default();
                 for &r in &readers {
                     let mut joined = self.partition.remove(r);
                     let needed = candidates::needed_of(self.facts, &ops, &joined);
                     joined.extend(needed);
                     self.partition.insert(r, joined);
-                    self.steps.entry(r).or_default().push(step.clone());
+                    let steps = self.steps.entry(r).or_default();
+                    steps.extend(grown.iter().cloned());
+                    steps.push(Step { text: text.clone(), into: r.0, from: g.0 });
                 }
                 readers.into_iter().chain([g]).collect()
             }

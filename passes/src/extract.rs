@@ -57,6 +57,9 @@ pub fn graph_cost(g: &Graph) -> u64 {
     g.nodes.iter().fold(0, |a, n| a.saturating_add(cost(n)))
 }
 
+/// The chosen node of each class of an extracted form, and its value there.
+pub type Chosen = BTreeMap<Id, (ENode, ValueId)>;
+
 /// The best known node of a class.
 struct Choice {
     node: ENode,
@@ -66,19 +69,19 @@ struct Choice {
 /// Most rounds of improvement: choices that share more in one place than in another could alternate.
 const ROUNDS: usize = 20;
 
-/// The cheapest form of `declared` in its saturated e-graph; `ids` are the classes of its nodes.
+/// The cheapest form of `declared` in its saturated e-graph, and what was chosen; `ids` are the classes of its nodes.
 ///
 /// # Errors
 /// [`PassError::Rewrite`] if a class has no acyclic form; [`PassError::Ir`] if a node loses its type.
-pub fn extract(declared: &Graph, classes: &Classes, ids: &[Id]) -> Result<Graph, PassError> {
+pub fn extract(declared: &Graph, classes: &Classes, ids: &[Id]) -> Result<(Graph, Chosen), PassError> {
     let choices = choose(classes);
     let order = emission_order(declared, classes, ids, &choices)?;
     let mut g = Graph { name: declared.name.clone(), ..Graph::default() };
     let mut bodies: BTreeMap<u32, u32> = BTreeMap::new();
-    let mut values: BTreeMap<Id, ValueId> = BTreeMap::new();
+    let mut chosen = Chosen::new();
     for id in order {
         let node = &choices[&id].node;
-        let args: Vec<ValueId> = node.args.iter().map(|a| values[&classes.find(*a)]).collect();
+        let args: Vec<ValueId> = node.args.iter().map(|a| chosen[&classes.find(*a)].1).collect();
         let op = match node.op {
             Op::Repeat { body, count } => {
                 let new = *bodies.entry(body).or_insert_with(|| {
@@ -93,12 +96,12 @@ pub fn extract(declared: &Graph, classes: &Classes, ids: &[Id]) -> Result<Graph,
             Some(ty) => ty.clone(),
             None => infer(&op, &args.iter().map(|a| g.ty(*a)).collect::<Vec<_>>(), &g.bodies)?,
         };
-        values.insert(id, ValueId(g.nodes.len() as u32));
+        chosen.insert(id, (node.clone(), ValueId(g.nodes.len() as u32)));
         g.nodes.push(Node { op, args, ty });
     }
-    let value = |v: &ValueId| values[&classes.find(ids[v.index()])];
+    let value = |v: &ValueId| chosen[&classes.find(ids[v.index()])].1;
     g.outputs = declared.outputs.iter().map(|(n, v)| (n.clone(), value(v))).collect();
-    Ok(g)
+    Ok((g, chosen))
 }
 
 /// Best node per class, by rounds until nothing improves.

@@ -142,6 +142,18 @@ pub struct Rejection {
     pub verdict: Verdict,
 }
 
+/// One fusion on the way to a kernel. Groups go by the number of the op that they started as, which
+/// tells the steps that an op took part in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Step {
+    /// What was joined, and what that gained by the cost model.
+    pub text: String,
+    /// The group that stays.
+    pub into: u32,
+    /// The group that it takes up.
+    pub from: u32,
+}
+
 /// One kernel of a body's cover.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kernel {
@@ -163,8 +175,8 @@ pub struct Kernel {
     pub ops: Vec<ValueId>,
     /// Those of `ops` that other kernels compute as well.
     pub recomputed: Vec<ValueId>,
-    /// The fusions that made it, as text, in order.
-    pub steps: Vec<String>,
+    /// The fusions that made it, in order.
+    pub steps: Vec<Step>,
     /// Neighbours that stayed apart.
     pub rejected: Vec<Rejection>,
 }

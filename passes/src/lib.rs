@@ -19,6 +19,7 @@ pub mod language;
 pub mod launch_order;
 pub mod names;
 pub mod plan;
+pub mod provenance;
 pub mod report;
 pub mod rules;
 pub mod saturate;

@@ -8,7 +8,7 @@ use unglue_ir::module::Module;
 
 use crate::cost::CostTable;
 use crate::facts::{Facts, Kind};
-use crate::kernel::{BodyCover, CoverStats, Exactness, Kernel, Rejection, Verdict};
+use crate::kernel::{BodyCover, CoverStats, Exactness, Kernel, Rejection, Step, Verdict};
 use crate::plan::Plan;
 use crate::saturate::SaturationStats;
 use crate::traffic::Traffic;
@@ -30,6 +30,8 @@ pub struct OpReport {
 pub struct KernelReport {
     /// Name in the bundle.
     pub name: String,
+    /// Name in the body, as ops and rejections say it.
+    pub in_body: String,
     pub class: &'static str,
     pub exactness: Exactness,
     pub ops: Vec<String>,
@@ -43,7 +45,7 @@ pub struct KernelReport {
     pub t0_ns: u64,
     pub gap_ns: u64,
     pub bound: String,
-    pub steps: Vec<String>,
+    pub steps: Vec<Step>,
     pub rejected: Vec<Rejection>,
 }
 
@@ -215,6 +217,7 @@ fn kernel_report(facts: &Facts, k: &Kernel, name: Option<&String>) -> KernelRepo
     };
     KernelReport {
         name: name.unwrap_or(&k.name).clone(),
+        in_body: k.name.clone(),
         class: k.class.name(),
         exactness: k.exactness,
         ops,

@@ -11,6 +11,7 @@ use crate::error::PassError;
 use crate::extract;
 use crate::kernel::{Exactness, Numerics};
 use crate::language::ENode;
+use crate::provenance::{Journal, node_ids};
 use crate::rules::{Rule, Term, table};
 
 /// When to stop.
@@ -46,6 +47,12 @@ pub struct SaturationStats {
     pub stop: Stop,
     /// Unions that each rule made.
     pub fired: BTreeMap<String, u64>,
+    /// Those of them on the way from a declared value to its extracted form; see [`crate::provenance`].
+    pub paid: BTreeMap<String, u64>,
+    /// By number of the declared value: its number in the extracted form, or none if nothing there needs it.
+    pub became: Vec<Option<u32>>,
+    /// Declared values whose form changed, and the rules that changed it, in order.
+    pub rewritten: BTreeMap<u32, Vec<String>>,
     /// The weakest class of a rule that joined two values: all kernels of the body carry it.
     pub exactness: Exactness,
     pub nodes_out: u64,
@@ -82,15 +89,25 @@ pub fn optimise_with(body: &Graph, rules: &[Rule], limits: &Limits) -> Result<(G
     let (mut classes, ids) = classes_of(&declared);
     let mut stats =
         SaturationStats { body: body.name.clone(), nodes_in: body.nodes.len() as u64, ..Default::default() };
-    saturate(&mut classes, rules, limits, &mut stats)?;
-    let found = extract::extract(&declared, &classes, &ids)?;
+    let journal = saturate(&mut classes, rules, limits, &mut stats)?;
+    let (found, chosen) = extract::extract(&declared, &classes, &ids)?;
     stats.cost_in = extract::graph_cost(&declared);
     stats.cost_out = extract::graph_cost(&found);
     let worst = repeats.iter().map(|r| r.exactness).max().unwrap_or_default();
     stats.exactness = stats.exactness.max(worst);
     stats.repeats = repeats;
     stats.kept_declared = !uses_all_leaves(&found) || stats.cost_out > stats.cost_in;
-    let result = if stats.kept_declared { declared } else { found };
+    let result = if stats.kept_declared {
+        stats.became = (0..declared.nodes.len() as u32).map(Some).collect();
+        declared
+    } else {
+        let origins = journal.origins(&classes, &ids, &chosen);
+        let name = |rule: usize| rules[rule].name.to_owned();
+        origins.paid.into_iter().for_each(|rule| *stats.paid.entry(name(rule)).or_default() += 1);
+        stats.became = origins.became;
+        stats.rewritten = origins.rewritten.into_iter().map(|(v, r)| (v, r.into_iter().map(name).collect())).collect();
+        found
+    };
     stats.nodes_out = result.nodes.len() as u64;
     Ok((result, stats))
 }
@@ -116,15 +133,18 @@ fn saturate(
     rules: &[Rule],
     limits: &Limits,
     stats: &mut SaturationStats,
-) -> Result<(), PassError> {
+) -> Result<Journal, PassError> {
+    let mut journal = Journal::default();
     stats.stop = Stop::Iterations;
     for _ in 0..limits.iterations {
         stats.iterations += 1;
         let matches = search(classes, rules);
         let before = (classes.total_number_of_nodes(), classes.number_of_classes());
-        for (rule, class, term) in matches {
-            let id = add(classes, &term);
-            if classes.union(class, id) {
+        for (rule, left, term) in matches {
+            let from = classes.nodes().len();
+            let right = add(classes, &term);
+            if classes.union(left, right) {
+                journal.join(left, right, rule, from..classes.nodes().len());
                 *stats.fired.entry(rules[rule].name.to_owned()).or_default() += 1;
                 stats.exactness = stats.exactness.max(rules[rule].class);
             }
@@ -145,30 +165,40 @@ fn saturate(
     }
     stats.e_nodes = classes.total_number_of_nodes() as u64;
     stats.classes = classes.number_of_classes() as u64;
-    Ok(())
+    Ok(journal)
 }
 
-/// All matches of all rules, in the order of classes, nodes and rules.
+/// All matches of all rules, in the order of classes, nodes and rules: rule, left node, right side.
 fn search(classes: &Classes, rules: &[Rule]) -> Vec<(usize, Id, Term)> {
     let view = View { classes };
+    let numbers = node_ids(classes);
     let ids: BTreeSet<Id> = classes.classes().map(|c| c.id).collect();
     let mut found = Vec::new();
     for id in ids {
         let mut nodes: Vec<&ENode> = classes[id].nodes.iter().collect();
         nodes.sort();
         for (r, rule) in rules.iter().enumerate() {
-            found.extend(nodes.iter().flat_map(|n| (rule.find)(view, n)).map(|t| (r, id, t)));
+            let of = |n: &&ENode| {
+                let left = numbers.get(*n).copied().unwrap_or(id);
+                (rule.find)(view, n).into_iter().map(move |t| (r, left, t)).collect::<Vec<_>>()
+            };
+            found.extend(nodes.iter().flat_map(of));
         }
     }
     found
 }
 
+/// The node of a term's root: a new one, or the one that is there.
 fn add(classes: &mut Classes, term: &Term) -> Id {
     match term {
-        Term::Class(id) => classes.find(*id),
+        Term::Class(id) => *id,
         Term::Node(op, args) => {
-            let args = args.iter().map(|a| add(classes, a)).collect();
-            classes.add(ENode::new(op.clone(), args))
+            let mut class = |a: &Term| {
+                let id = add(classes, a);
+                classes.find(id)
+            };
+            let args = args.iter().map(&mut class).collect();
+            classes.add_uncanonical(ENode::new(op.clone(), args))
         }
     }
 }

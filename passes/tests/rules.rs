@@ -23,5 +23,6 @@ fn rules_have_unique_names_and_reasons() {
     for (i, rule) in table.iter().enumerate() {
         assert!(table[..i].iter().all(|r| r.name != rule.name), "{} twice", rule.name);
         assert!(rule.reason.len() > 10, "{} has no reason", rule.name);
+        assert!(rule.when.is_none_or(|w| w.len() > 10), "{} has an empty condition", rule.name);
     }
 }

@@ -202,7 +202,7 @@ const WRONG: &[(&str, Find, Make)] = &[
 #[test]
 fn each_wrong_rule_is_caught_by_name() {
     for &(name, find, sample) in WRONG {
-        let rule = Rule { name, class: Exactness::Exact, reason: "wrong on purpose", find, sample };
+        let rule = Rule { name, class: Exactness::Exact, when: None, reason: "wrong on purpose", find, sample };
         match check(&rule, 60) {
             Ok(fired) => panic!("{name} was not caught; it fired {fired} times"),
             Err(e) => assert_eq!(e.rule, name),
@@ -216,6 +216,7 @@ fn a_loose_rule_beyond_its_bound_is_caught() {
     let rule = Rule {
         name: "drops-a-scale",
         class: Exactness::Rounding,
+        when: None,
         reason: "wrong on purpose",
         find: |_, n| match n.op {
             Op::Binary(Binary::Mul) => vec![Term::Class(n.args[0])],
@@ -228,4 +229,21 @@ fn a_loose_rule_beyond_its_bound_is_caught() {
         },
     };
     assert_eq!(check(&rule, 60).unwrap_err().rule, "drops-a-scale");
+}
+
+/// The check cannot be passed by a rule that brings no instance of its left side: no graph is an error, and a graph that
+/// the rule does not match counts as never fired, which `tests/rules.rs` refuses.
+#[test]
+fn a_rule_without_an_instance_is_caught() {
+    let find: Find = |_, _| vec![];
+    let rule = |sample: Make| Rule {
+        name: "untested",
+        class: Exactness::Exact,
+        when: None,
+        reason: "wrong on purpose",
+        find,
+        sample,
+    };
+    assert_eq!(check(&rule(|_| None), 60).unwrap_err().rule, "untested");
+    assert_eq!(check(&rule(|d| two(d, Binary::Add)), 60), Ok(0));
 }

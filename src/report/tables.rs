@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use comfy_table::presets::NOTHING;
-use comfy_table::{CellAlignment, ContentArrangement, Table, TableComponent};
+use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, TableComponent};
 use unglue_runtime::Bundle;
 use unglue_runtime::manifest::{Exactness, Manifest, Resources};
 
@@ -17,24 +17,33 @@ const WIDTH: u16 = 120;
 const GPU: &str = "gfx1201";
 
 /// A page under construction.
-pub(super) struct Page {
+pub(crate) struct Page {
     text: String,
     bold: bool,
 }
 
 impl Page {
-    fn line(&mut self, line: impl AsRef<str>) {
+    /// `bold` sets headings off by terminal codes.
+    pub(crate) fn new(bold: bool) -> Page {
+        Page { text: String::new(), bold }
+    }
+
+    pub(crate) fn text(self) -> String {
+        self.text
+    }
+
+    pub(crate) fn line(&mut self, line: impl AsRef<str>) {
         self.text.push_str(line.as_ref().trim_end());
         self.text.push('\n');
     }
 
-    pub(super) fn title(&mut self, title: impl AsRef<str>) {
+    pub(crate) fn title(&mut self, title: impl AsRef<str>) {
         let (on, off) = if self.bold { ("\x1b[1m", "\x1b[0m") } else { ("", "") };
         let _ = write!(self.text, "\n{on}{}{off}\n", title.as_ref());
     }
 
     /// A paragraph, wrapped.
-    pub(super) fn note(&mut self, text: &str) {
+    pub(crate) fn note(&mut self, text: &str) {
         let mut line = String::new();
         for word in text.split_whitespace() {
             if !line.is_empty() && line.len() + 1 + word.len() > usize::from(WIDTH) {
@@ -49,16 +58,19 @@ impl Page {
         self.line(line);
     }
 
-    /// Columns whose heads start with `>` are aligned to the right.
-    pub(super) fn table(&mut self, heads: &[&str], rows: Vec<Vec<String>>) {
+    /// Columns whose heads start with `>` are aligned to the right; those with `=` are not broken.
+    pub(crate) fn table(&mut self, heads: &[&str], rows: Vec<Vec<String>>) {
         let mut table = Table::new();
         table.load_preset(NOTHING).set_style(TableComponent::HeaderLines, '-');
         table.set_content_arrangement(ContentArrangement::Dynamic).set_width(WIDTH);
-        table.set_header(heads.iter().map(|h| h.trim_start_matches('>')));
+        table.set_header(heads.iter().map(|h| h.trim_start_matches(['>', '='])));
         for (column, head) in table.column_iter_mut().zip(heads) {
             column.set_padding((0, 2));
             if head.starts_with('>') {
                 column.set_cell_alignment(CellAlignment::Right);
+            }
+            if head.starts_with('=') {
+                column.set_constraint(ColumnConstraint::ContentWidth);
             }
         }
         table.add_rows(rows);
@@ -70,7 +82,7 @@ impl Page {
 
 /// The whole report. `bold` sets headings off by terminal codes.
 pub fn text(bundle: &Bundle, report: &Report, emulated: Option<&Emulated>, bold: bool) -> String {
-    let mut page = Page { text: String::new(), bold };
+    let mut page = Page::new(bold);
     let m = bundle.manifest();
     page.line(format!("bundle {}, sha256 {}", bundle.path().display(), bundle.sha256()));
     head(&mut page, bundle, report);
@@ -83,7 +95,7 @@ pub fn text(bundle: &Bundle, report: &Report, emulated: Option<&Emulated>, bold:
         kernels(&mut page, m, report, bucket);
     }
     executed::executed(&mut page, m, emulated);
-    page.text
+    page.text()
 }
 
 fn head(page: &mut Page, bundle: &Bundle, report: &Report) {
@@ -122,7 +134,7 @@ fn head(page: &mut Page, bundle: &Bundle, report: &Report) {
     ));
 }
 
-fn exactness(e: Exactness) -> &'static str {
+pub(crate) fn exactness(e: Exactness) -> &'static str {
     match e {
         Exactness::Exact => "exact",
         Exactness::Rounding => "rounding",
@@ -418,18 +430,18 @@ fn resources(r: &Resources) -> Vec<String> {
 }
 
 /// `mul×3, sum`.
-fn counts(of: &BTreeMap<String, u64>) -> String {
+pub(crate) fn counts(of: &BTreeMap<String, u64>) -> String {
     let text = |(name, n): (&String, &u64)| if *n == 1 { name.clone() } else { format!("{name}×{n}") };
     if of.is_empty() { "none".into() } else { of.iter().map(text).collect::<Vec<_>>().join(", ") }
 }
 
 /// Nanoseconds as microseconds.
-fn us(ns: u64) -> String {
+pub(crate) fn us(ns: u64) -> String {
     format!("{:.1}", ns as f64 / 1000.0)
 }
 
 /// Three digits or so, in powers of 1024.
-pub(super) fn bytes(n: u64) -> String {
+pub(crate) fn bytes(n: u64) -> String {
     let mut value = n as f64;
     for unit in ["B", "K", "M", "G"] {
         if value < 1000.0 {

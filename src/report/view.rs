@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use unglue_runtime::manifest::{Bucket as Launches, Manifest};
 
 /// The whole report.
@@ -34,6 +34,12 @@ pub struct Saturation {
     pub iterations: u64,
     pub stop: String,
     pub fired: BTreeMap<String, u64>,
+    /// Those of them on the way to the extracted form.
+    pub paid: BTreeMap<String, u64>,
+    /// By declared value: its number in the extracted form.
+    pub became: Vec<Option<u64>>,
+    /// By declared value: the rules that changed its form.
+    pub rewritten: BTreeMap<u64, Vec<String>>,
     pub exactness: String,
     pub cost_in: u64,
     pub cost_out: u64,
@@ -85,6 +91,8 @@ pub struct Cover {
 pub struct Op {
     pub value: u64,
     pub op: String,
+    /// The kernels that compute it, by their names in the body.
+    pub kernels: Vec<String>,
     /// Why it has a kernel to itself, if it has.
     pub alone: Option<String>,
 }
@@ -93,20 +101,56 @@ pub struct Op {
 pub struct Kernel {
     /// Name in the bundle.
     pub name: String,
+    /// Name in the body.
+    pub in_body: String,
     pub class: String,
+    pub reads: Vec<String>,
+    pub writes: Vec<String>,
     pub traffic: Traffic,
     pub workgroups: u64,
+    pub schedule: String,
     pub predicted_ns: u64,
+    pub t0_ns: u64,
     pub gap_ns: u64,
     pub bound: String,
+    pub steps: Vec<Step>,
+    pub rejected: Vec<Rejection>,
 }
 
-#[derive(Clone, Copy, Debug, Deserialize)]
+/// One fusion: a group takes up another. Groups go by the number of the op that they started as.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Step {
+    pub text: String,
+    pub into: u64,
+    pub from: u64,
+}
+
+/// A neighbour, by its name in the body, that stayed apart.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Rejection {
+    pub with: String,
+    pub verdict: Verdict,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum Verdict {
+    NotTried,
+    Obstacle { rule: String, detail: String },
+    Cost { loss_ns: u64 },
+    Cycle,
+    Forbidden,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Traffic {
     pub weight_bytes: u64,
     pub state_bytes: u64,
     pub read_bytes: u64,
+    /// Activations read by all workgroups together.
+    pub reread_bytes: u64,
     pub written_bytes: u64,
+    pub flops: u64,
 }
 
 /// What is wrong with a report: found and needed.

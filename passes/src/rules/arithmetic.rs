@@ -15,6 +15,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         name: "mul-one",
         class: EXACT,
+        when: None,
         reason: "x * 1 is x for every x, with NaN, infinities, denormals and -0",
         find: |v, n| keep_left(v, n, Binary::Mul, 1.0),
         sample: |d| with_constant(d, Binary::Mul, 1.0),
@@ -22,6 +23,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         name: "div-one",
         class: EXACT,
+        when: None,
         reason: "x / 1 is x for every x",
         find: |v, n| keep_left(v, n, Binary::Div, 1.0),
         sample: |d| with_constant(d, Binary::Div, 1.0),
@@ -29,6 +31,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         name: "sub-zero",
         class: EXACT,
+        when: None,
         reason: "x - (+0) is x for every x: -0 - (+0) is -0 (x + (+0) is not: it turns -0 into +0)",
         find: |v, n| keep_left(v, n, Binary::Sub, 0.0),
         sample: |d| with_constant(d, Binary::Sub, 0.0),
@@ -36,6 +39,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         name: "mul-minus-one",
         class: EXACT,
+        when: None,
         reason: "x * -1 flips the sign and nothing else",
         find: mul_minus_one,
         sample: |d| with_constant(d, Binary::Mul, -1.0),
@@ -43,6 +47,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         name: "constant-right",
         class: EXACT,
+        when: Some("the left operand is a constant and the right one is not"),
         reason: "IEEE add, mul, minimum and maximum commute; only a constant moves, so the rule has one direction",
         find: constant_right,
         sample: |d| {
@@ -56,6 +61,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         name: "div-power-of-two",
         class: EXACT,
+        when: Some("c and 1/c are powers of two, and c is not 1"),
         reason: "1/c is exact for a power of two in range, so both sides round the same real number, denormals included",
         find: div_power_of_two,
         sample: |d| {
@@ -66,6 +72,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         name: "one-over-sqrt",
         class: EXACT,
+        when: None,
         reason: "rsqrt is defined as 1 / sqrt(x) with both steps rounded",
         find: one_over_sqrt,
         sample: |d| {
@@ -78,6 +85,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         name: "neg-neg",
         class: EXACT,
+        when: None,
         reason: "the sign is flipped twice",
         find: |v, n| unary_of_unary(v, n, Unary::Neg, Unary::Neg, Term::Class),
         sample: |d| nested(d, Unary::Neg, Unary::Neg),
@@ -85,6 +93,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         name: "abs-neg",
         class: EXACT,
+        when: None,
         reason: "the magnitude does not see the sign",
         find: |v, n| unary_of_unary(v, n, Unary::Abs, Unary::Neg, |x| Term::op(Op::Unary(Unary::Abs), &[x])),
         sample: |d| nested(d, Unary::Abs, Unary::Neg),
@@ -92,6 +101,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         name: "abs-abs",
         class: EXACT,
+        when: None,
         reason: "a magnitude is its own magnitude",
         find: |v, n| unary_of_unary(v, n, Unary::Abs, Unary::Abs, |x| Term::op(Op::Unary(Unary::Abs), &[x])),
         sample: |d| nested(d, Unary::Abs, Unary::Abs),
@@ -99,6 +109,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         name: "add-neg",
         class: EXACT,
+        when: None,
         reason: "IEEE subtraction is addition of the negated operand, in the sign of zero too",
         find: |v, n| with_negated_right(v, n, Binary::Add, Binary::Sub),
         sample: |d| negated_right(d, Binary::Add),
@@ -106,6 +117,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         name: "sub-neg",
         class: EXACT,
+        when: None,
         reason: "IEEE subtraction is addition of the negated operand, in the sign of zero too",
         find: |v, n| with_negated_right(v, n, Binary::Sub, Binary::Add),
         sample: |d| negated_right(d, Binary::Sub),
@@ -113,6 +125,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         name: "min-max-same",
         class: EXACT,
+        when: Some("both operands are one class"),
         reason: "minimum and maximum of a value with itself are the value, NaN included",
         find: min_max_same,
         sample: |d| {
@@ -124,6 +137,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         name: "nested-bound",
         class: EXACT,
+        when: Some("both bounds are constants"),
         reason: "minimum (maximum) is associative and propagates NaN, so two constant bounds are the tighter one",
         find: nested_bound,
         sample: |d| {
@@ -138,6 +152,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         name: "fold-constants",
         class: EXACT,
+        when: Some("both operands are constants"),
         reason: "f32 add, sub, mul and div of the compiler are the IEEE ones of the targets",
         find: fold_constants,
         sample: |d| {

@@ -13,6 +13,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         name: "cast-same",
         class: Exactness::Exact,
+        when: Some("the value has the dtype"),
         reason: "a value that has the dtype already is not rounded",
         find: cast_same,
         sample: |d| {
@@ -23,6 +24,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         name: "cast-after-widening",
         class: Exactness::Exact,
+        when: Some("the inner cast widens bf16 or f16 to f32"),
         reason: "bf16 and f16 widen to f32 without rounding, so only the second cast rounds, and it sees the same number",
         find: cast_after_widening,
         sample: cast_after_widening_sample,
@@ -30,6 +32,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         name: "gather-rows-before-cast",
         class: Exactness::Exact,
+        when: None,
         reason: "a cast works on each element alone, so rows can be chosen first",
         find: gather_rows_before_cast,
         sample: |d| {

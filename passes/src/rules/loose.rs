@@ -12,6 +12,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         name: "skip-rounding",
         class: Exactness::Rounding,
+        when: Some("the value was f32 before"),
         reason: "a value that is rounded to bf16 or f16 and widened again stays f32: one rounding less",
         find: skip_rounding,
         sample: |d| {
@@ -24,6 +25,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         name: "log-of-one-plus",
         class: Exactness::Rounding,
+        when: Some("the right summand is the constant 1"),
         reason: "log1p(x) is log(1 + x) without the rounding of the sum",
         find: log_of_one_plus,
         sample: |d| {
@@ -36,6 +38,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         name: "scale-after-matmul",
         class: Exactness::Reassociating,
+        when: Some("the factor is one number per row"),
         reason: "a factor that is one number per row can be applied to the sums instead of to each summand",
         find: scale_after_matmul,
         sample: |d| {

@@ -37,6 +37,8 @@ impl Term {
 pub struct Rule {
     pub name: &'static str,
     pub class: Exactness,
+    /// What must hold beside the form of the left side, if anything.
+    pub when: Option<&'static str>,
     /// Why it is right.
     pub reason: &'static str,
     /// Forms equal to `node`; empty where the rule does not apply.

@@ -16,6 +16,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         name: "view-same",
         class: EXACT,
+        when: Some("the view has the type of its operand"),
         reason: "a view to the shape that the value has changes nothing",
         find: view_same,
         sample: view_same_sample,
@@ -23,6 +24,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         name: "reshape-of-reshape",
         class: EXACT,
+        when: Some("the operand of the inner reshape has as many elements of each symbolic axis"),
         reason: "reshapes keep the order of elements, so only the last shape counts",
         find: reshape_of_reshape,
         sample: |d| {
@@ -35,6 +37,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         name: "broadcast-of-broadcast",
         class: EXACT,
+        when: None,
         reason: "an axis that has grown does not grow again, so only the last extents count",
         find: broadcast_of_broadcast,
         sample: |d| {
@@ -46,6 +49,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         name: "slice-of-slice",
         class: EXACT,
+        when: Some("both slice one axis"),
         reason: "starts along one axis add",
         find: slice_of_slice,
         sample: |d| {
@@ -57,6 +61,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         name: "slice-of-concat",
         class: EXACT,
+        when: Some("the slice lies inside one part, along one axis"),
         reason: "a slice that lies inside one part is a slice of that part",
         find: slice_of_concat,
         sample: slice_of_concat_sample,
@@ -64,6 +69,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         name: "concat-of-one",
         class: EXACT,
+        when: Some("there is one part"),
         reason: "one part is the whole",
         find: |_, n| match (&n.op, n.args.as_slice()) {
             (Op::Concat { .. }, [x]) => vec![Term::Class(*x)],
@@ -77,6 +83,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         name: "concat-of-slices",
         class: EXACT,
+        when: Some("the slices are adjacent, in order, and cover the whole axis"),
         reason: "adjacent slices that cover an axis in order are the value",
         find: concat_of_slices,
         sample: |d| {
@@ -89,6 +96,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         name: "elementwise-before-view",
         class: EXACT,
+        when: None,
         reason: ELEMENTWISE,
         find: elementwise_before_view,
         sample: |d| {
@@ -103,6 +111,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         name: "slice-before-elementwise",
         class: EXACT,
+        when: None,
         reason: ELEMENTWISE,
         find: slice_before_elementwise,
         sample: |d| {
@@ -115,6 +124,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         name: "implicit-broadcast",
         class: EXACT,
+        when: Some("the result keeps its type without the broadcast"),
         reason: "arithmetic grows axes of extent 1 itself",
         find: implicit_broadcast,
         sample: |d| {
