@@ -8,7 +8,7 @@ use unglue_ir::op::{Binary, Op, Unary};
 use unglue_ir::types::{DType, Dim, Format, StateKind, TensorType, Type};
 
 use crate::cost::CostTable;
-use crate::schedule::{Bucket, Schedule, is_leaf};
+use crate::schedule::{Bucket, Form, Schedule, is_leaf};
 
 /// Bytes and operations of one launch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -84,7 +84,14 @@ pub fn traffic(g: &Graph, schedule: &Schedule, bucket: &Bucket) -> Traffic {
     for id in g.ids() {
         let node = g.node(id);
         match &node.op {
-            Op::Weight { .. } => t.weight_bytes += used_bytes(g, id, &users, bucket),
+            Op::Weight { .. } => {
+                let bytes = used_bytes(g, id, &users, bucket);
+                t.weight_bytes += bytes;
+                // The rows of a sequence are taken one after the other, and sequences apart.
+                if matches!(schedule.form, Form::Delta { .. }) && users[id.index()].iter().any(|u| is_matmul(g, *u)) {
+                    t.reread_bytes += bytes.saturating_mul(u64::from(bucket.rows_max.saturating_sub(1)));
+                }
+            }
             Op::Input { .. } => {
                 let bytes = used_bytes(g, id, &users, bucket);
                 t.read_bytes += bytes;
@@ -98,6 +105,10 @@ pub fn traffic(g: &Graph, schedule: &Schedule, bucket: &Bucket) -> Traffic {
     }
     count_work(g, rereads, bucket, &mut t);
     t
+}
+
+fn is_matmul(g: &Graph, id: ValueId) -> bool {
+    matches!(g.node(id).op, Op::MatMul { .. })
 }
 
 /// Bytes of a leaf that are read: all, or what slices and row selections take of it.

@@ -47,6 +47,15 @@ impl Gen<'_> {
                 };
                 Ok(self.load(*place, base, flat))
             }
+            Kept::OfHead { place, elements } => {
+                let dims = self.dims(id)?;
+                let flat = flatten(&dims, idx, &mut self.b);
+                let Some((_, head)) = self.head else { return self.fault(id, "kept for a head outside of one") };
+                let width = self.b.i(-(*elements as i64));
+                let back = Ix::Uni { val: self.b.mul(head, width), aligned: elements.is_multiple_of(32) };
+                let own = flat.add(back, &mut self.b);
+                Ok(self.load(*place, None, own))
+            }
             Kept::Lane(values) => match values.as_slice() {
                 [one] => Ok(*one),
                 many => match idx.first() {

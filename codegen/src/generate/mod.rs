@@ -55,6 +55,8 @@ enum Kept {
     Regs(Vec<Val>),
     /// Workgroup memory; with `by_row`, row r of the step at r * `elements`.
     Shared { place: Place, elements: u64, by_row: bool },
+    /// Workgroup memory: the `elements` values of this head, of a value that has as many for each.
+    OfHead { place: Place, elements: u64 },
     /// The element that the anchor's lanes hold now; one value for each inner choice.
     Lane(Vec<Val>),
 }
@@ -184,7 +186,7 @@ impl<'a> Gen<'a> {
         let out = f(self);
         self.memo.pop();
         // Registers defined inside the block are out of scope; workgroup memory stays.
-        self.kept.retain(|id, k| kept.contains(id) || matches!(k, Kept::Shared { .. }));
+        self.kept.retain(|id, k| kept.contains(id) || matches!(k, Kept::Shared { .. } | Kept::OfHead { .. }));
         out
     }
 

@@ -25,6 +25,7 @@ impl<'a> Gen<'a> {
         let id = s.node;
         match (&g.node(id).op, s.place) {
             (Op::Repeat { .. }, _) => self.keep_repeat(id),
+            (Op::MatMul { .. }, _) => self.keep_head_matmul(id, s.elements),
             (Op::TopK { k }, _) => self.keep_top_k(id, *k),
             (Op::Reduce { kind, axis, .. }, place) if self.is_wide(id)? => {
                 self.keep_wide(id, *kind, *axis, s.elements, matches!(place, Keep::Registers))

@@ -14,7 +14,7 @@ use unglue_passes::schedule::{Label, Segment, Skinny, YAxis, strip_reshapes};
 use super::index::{Ix, flatten};
 use super::{Gen, Kept, Res, StepScalar};
 use crate::gates::Stream;
-use crate::kp::{Addr, Bin, Bound, Cmp, Place, Reduce, Val};
+use crate::kp::{Addr, Bin, Bound, Cmp, LANES, Mem, Place, Reduce, Val};
 
 /// Elements of a weight row that a wave loads at once: 8 components in each of 32 lanes.
 const CHUNK: u64 = 256;
@@ -193,11 +193,11 @@ impl Gen<'_> {
         match self.g.node(anchor).op {
             Op::Reduce { axis, .. } => self.row_sums(span, anchor, axis),
             Op::BatchMatMul { transposed: true, order: Order::Strided(chains) } => {
-                let lines = self.lines(s, span, anchor, j)?;
+                let lines = self.lines(s.y, span, anchor, j)?;
                 self.strided_sums(segment, span, &lines, u64::from(chains))
             }
             _ => {
-                let lines = self.lines(s, span, anchor, j)?;
+                let lines = self.lines(s.y, span, anchor, j)?;
                 match lines.valid {
                     None => self.lane_sums(segment, span, &lines),
                     Some(valid) => self.valid_sums(segment, span, &lines, valid),
@@ -236,7 +236,7 @@ impl Gen<'_> {
     }
 
     /// Finds weight and operand of an anchor.
-    fn lines(&mut self, s: &Skinny, span: &Span, anchor: ValueId, j: Option<u64>) -> Res<Lines> {
+    fn lines(&mut self, y: YAxis, span: &Span, anchor: ValueId, j: Option<u64>) -> Res<Lines> {
         let args = self.g.node(anchor).args.clone();
         let w = *args.last().unwrap_or(&anchor);
         let shape: Vec<u64> = self.dims(w)?;
@@ -244,7 +244,7 @@ impl Gen<'_> {
         let xdims = self.dims(args[0])?;
         let k = *xdims.last().unwrap_or(&1);
         let elements: u64 = shape.iter().product();
-        let choice = match (j, s.y) {
+        let choice = match (j, y) {
             (Some(j), _) => self.b.i(j as i64),
             (None, YAxis::Choices(_) | YAxis::Heads(_)) => self.b.group(1),
             _ => self.b.i(0),
@@ -331,6 +331,32 @@ impl Gen<'_> {
             let here = g.b.cmp(Cmp::Eq, lane, i);
             Ok(sums.iter().zip(acc).map(|(&s, &a)| g.b.select(here, s, a)).collect())
         })
+    }
+
+    /// A head's outputs of a contraction, 32 of them a wave at a time, into workgroup memory. Collective.
+    pub fn keep_head_matmul(&mut self, id: ValueId, elements: u64) -> Res<()> {
+        let (Some((_, head)), n) = (self.head, self.elements(id)?) else {
+            return self.fault(id, "a contraction outside of a head");
+        };
+        let place = self.shared_array(id, Mem::F32, elements);
+        let per = elements.min(u64::from(LANES)) as u32;
+        let segment = Segment { anchors: vec![id], outputs: vec![], n, outputs_per_wave: per, inner_choices: None };
+        let row = self.row;
+        self.for_elements(elements, |g, at| {
+            let width = g.b.i(elements as i64);
+            let first = g.b.mul(head, width);
+            let Ix::Seq { base, .. } = at else { return g.fault(id, "elements that do not follow one another") };
+            let span = Span { n0: g.b.add(first, base), rows: vec![row] };
+            let mask = g.mask.take();
+            let lines = g.lines(YAxis::None, &span, id, None)?;
+            let sums = g.lane_sums(&segment, &span, &lines)?;
+            g.mask = mask;
+            g.store(place, None, at, sums[0]);
+            Ok(())
+        })?;
+        self.b.barrier();
+        self.kept.insert(id, Kept::OfHead { place, elements });
+        Ok(())
     }
 
     fn weight_row(&mut self, lines: &Lines, n: Val) -> Val {

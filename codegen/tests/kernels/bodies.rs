@@ -402,14 +402,24 @@ fn l2(b: &mut Builder, x: ValueId) -> ValueId {
     bin(b, Binary::Div, x, s)
 }
 
-/// Convolution, gates, delta rule and gated norm of a linear-attention block.
-pub fn conv_delta_norm(h: u64, k: u64) -> Graph {
+/// Convolution, gates, delta rule and gated norm of a linear-attention block. The two gates are given, or are products
+/// of two factors of that rank, whose second is formed here.
+pub fn conv_delta_norm(h: u64, k: u64, rank: Option<u64>) -> Graph {
     let mut b = Builder::new("kda");
     let hk = h * k;
     let x = input(&mut b, "qkv", DType::Bf16, &[R, f(3 * hk)]);
-    let gate = input(&mut b, "f", DType::Bf16, &[R, f(hk)]);
+    let gate_of = |b: &mut Builder, name: &str| match rank {
+        None => input(b, name, DType::Bf16, &[R, f(hk)]),
+        Some(rank) => {
+            let low = input(b, name, DType::Bf16, &[R, f(rank)]);
+            let w = weight(b, &format!("{name}_w"), DType::Bf16, &[hk, rank]);
+            let y = b.matmul(low, w).unwrap();
+            b.cast(y, DType::Bf16).unwrap()
+        }
+    };
+    let gate = gate_of(&mut b, "f");
     let beta = input(&mut b, "b", DType::Bf16, &[R, f(h)]);
-    let out_gate = input(&mut b, "z", DType::Bf16, &[R, f(hk)]);
+    let out_gate = gate_of(&mut b, "z");
     let taps = weight(&mut b, "taps", DType::Bf16, &[3 * hk, 4]);
     let window = state(&mut b, "conv", StateKind::Slot { shape: vec![3, 3 * hk] }, DType::Bf16);
     let c = b.add(Op::CausalConv, &[x, taps, window]).unwrap();

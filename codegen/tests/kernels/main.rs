@@ -118,8 +118,10 @@ fn convolution_and_delta_rule() {
     run("delta_parts", &bodies::delta(1, 128, 64), 16, 0);
     run("delta_real", &bodies::delta(1, 128, 128), 4, 0);
     all_buckets("delta_uneven", &bodies::delta(3, 20, 40), 0);
-    run("kda_real", &bodies::conv_delta_norm(2, 128), 4, 0);
-    all_buckets("kda", &bodies::conv_delta_norm(2, 32), 0);
+    run("kda_real", &bodies::conv_delta_norm(2, 128, None), 4, 0);
+    all_buckets("kda", &bodies::conv_delta_norm(2, 32, None), 0);
+    run("kda_low_rank_real", &bodies::conv_delta_norm(2, 128, Some(128)), 4, 0);
+    all_buckets("kda_low_rank", &bodies::conv_delta_norm(3, 40, Some(20)), 0);
 }
 
 #[test]

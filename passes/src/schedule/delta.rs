@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use unglue_ir::graph::{Graph, ValueId};
 use unglue_ir::op::Op;
 use unglue_ir::order::Order;
-use unglue_ir::types::Dim;
+use unglue_ir::types::{DType, Dim};
 
-use super::stage::{self, Scope};
+use super::skinny::is_contraction;
+use super::stage::{self, Place, Scope, Staged};
 use super::{Bucket, Form, Obstacle, Schedule, is_leaf, strip_reshapes};
 
 /// Key rows of the state that one lane holds in registers: 128 spill on gfx1201 (49 of 256 VGPRs, measured with LLVM 22).
@@ -32,7 +33,10 @@ pub fn schedule(g: &Graph, node: ValueId, bucket: &Bucket) -> Result<Schedule, O
     let mut wanted: BTreeSet<ValueId> = args[..5].iter().copied().collect();
     let o = g.ids().find(|id| g.node(*id).op == Op::Project(0) && g.node(*id).args[0] == node);
     wanted.extend(o);
-    let staged = stage::plan(g, &nodes, &Scope { bucket, heads: Some(heads), wanted: &wanted, rows: 1 })?;
+    let mut staged = stage::plan(g, &nodes, &Scope { bucket, heads: Some(heads), wanted: &wanted, rows: 1 })?;
+    staged.extend(head_matmuls(g, heads)?);
+    staged.sort_by_key(|s| s.node);
+    stage::check_budget(&staged, 1)?;
     let waves = (column_waves * parts) as u32;
     Ok(Schedule { form: Form::Delta { node, heads, keys, values, parts }, waves, staged })
 }
@@ -49,6 +53,48 @@ fn parts(g: &Graph, node: ValueId, keys: u64) -> Result<u64, Obstacle> {
         return Ok(2);
     }
     Err(Obstacle::new("delta-size", format!("{keys} keys in {chains} chains, at most {} in two parts", 2 * KEYS_MAX)))
+}
+
+/// Contractions of given rows: a workgroup forms the outputs of its head, which follow one another, and keeps them.
+fn head_matmuls(g: &Graph, heads: u64) -> Result<Vec<Staged>, Obstacle> {
+    let refuse = |id: ValueId, why: &str| Err(Obstacle::new("delta-matmul", format!("%{} {why}", id.0)));
+    let users = g.users();
+    let mut out = Vec::new();
+    for id in g.ids().filter(|id| is_contraction(&g.node(*id).op)) {
+        let n = g.node(id);
+        let Op::MatMul { order: Order::Lanes } = n.op else { return refuse(id, "is no matmul in the lanes order") };
+        let given = |i: usize| matches!(g.node(strip_reshapes(g, n.args[i])).op, Op::Input { .. } | Op::Weight { .. });
+        if !given(0) || !given(1) {
+            return refuse(id, "has an operand that is formed in the same kernel");
+        }
+        let outputs = g.ty(id).tensor().filter(|t| t.rank() == 2 && t.dtype() == Some(DType::F32));
+        let Some(outputs) = outputs.and_then(|t| t.shape[1].fixed()).filter(|n| n.is_multiple_of(heads)) else {
+            return refuse(id, "does not give the same f32 outputs to each head");
+        };
+        check_head_users(g, &users, id, outputs, heads)?;
+        out.push(Staged { node: id, place: Place::Shared { bytes: 4 }, elements: outputs / heads });
+    }
+    Ok(out)
+}
+
+/// Every use takes the outputs apart into heads, after pointwise ops at most.
+fn check_head_users(g: &Graph, users: &[Vec<ValueId>], id: ValueId, n: u64, heads: u64) -> Result<(), Obstacle> {
+    let flat = |id: ValueId| g.ty(id).tensor().is_some_and(|t| t.rank() == 2 && t.shape[1] == Dim::Fixed(n));
+    let mut todo = vec![id];
+    while let Some(at) = todo.pop() {
+        for &u in &users[at.index()] {
+            let of_heads = [Dim::Fixed(heads), Dim::Fixed(n / heads)];
+            match &g.node(u).op {
+                Op::Reshape(_) if g.ty(u).tensor().is_some_and(|t| t.rank() == 3 && t.shape[1..] == of_heads) => {}
+                Op::Unary(_) | Op::Binary(_) | Op::Cast(_) if flat(u) => todo.push(u),
+                _ => return Err(Obstacle::new("delta-matmul", format!("%{} mixes outputs of several heads", u.0))),
+            }
+        }
+    }
+    match g.outputs.iter().find(|(_, v)| strip_reshapes(g, *v) == id) {
+        Some((name, _)) => Err(Obstacle::new("delta-matmul", format!("output `{name}` is a whole contraction"))),
+        None => Ok(()),
+    }
 }
 
 /// Values of a head are formed by its own workgroup: outputs and reductions have the head axis.

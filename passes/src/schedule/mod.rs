@@ -132,8 +132,8 @@ pub fn schedule(kernel: &Graph, bucket: &Bucket) -> Result<Schedule, Obstacle> {
     match anchors.as_slice() {
         [] if skinny => skinny::schedule(kernel, bucket),
         [] => row::schedule(kernel, bucket),
+        [one] if matches!(kernel.node(*one).op, Op::DeltaRule { .. }) => delta::schedule(kernel, *one, bucket),
         [one] if !skinny => match &kernel.node(*one).op {
-            Op::DeltaRule { .. } => delta::schedule(kernel, *one, bucket),
             Op::Attend { .. } => attend(kernel, *one),
             Op::IndexScores { .. } => alone(kernel, *one, Form::Scores { node: *one }, 4),
             _ => alone(kernel, *one, Form::Select { node: *one }, 8),

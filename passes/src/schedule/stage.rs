@@ -129,10 +129,20 @@ pub fn plan(g: &Graph, nodes: &BTreeSet<ValueId>, scope: &Scope) -> Result<Vec<S
         kept.insert(id);
         staged.push(Staged { node: id, place, elements });
     }
+    check_budget(&staged, scope.rows)?;
+    Ok(staged)
+}
+
+/// Kept values of `rows` rows fit workgroup memory.
+pub fn check_budget(staged: &[Staged], rows: u64) -> Result<(), Obstacle> {
+    let bytes = staged.iter().fold(0u64, |sum, s| match s.place {
+        Place::Shared { bytes } => sum.saturating_add(s.elements.saturating_mul(u64::from(bytes) * rows)),
+        Place::Registers => sum,
+    });
     if bytes > SHARED_BUDGET {
         return Err(Obstacle::new("shared-memory", format!("staged values take {bytes} bytes of {SHARED_BUDGET}")));
     }
-    Ok(staged)
+    Ok(())
 }
 
 /// Values that cannot be formed inline.
