@@ -159,11 +159,13 @@ fn load(device: &mut dyn Device, entries: &[manifest::Kernel], objects: &[(Strin
     if objects.is_empty() {
         return;
     }
-    let groups: Vec<(Option<u32>, &[(String, Vec<u8>)])> = match t.packaging {
-        Packaging::OneSharedObject => vec![(None, objects)],
-        Packaging::OnePerKernel => (0..).map(Some).zip(objects.chunks(1)).collect(),
+    let each = match t.packaging {
+        Packaging::OneSharedObject => objects.len(),
+        Packaging::OnePerKernel => 1,
     };
-    let linked: Vec<_> = groups.iter().map(|(kernel, part)| (*kernel, link::shared_object(part, t).unwrap())).collect();
+    let number = |i: u32| (t.packaging == Packaging::OnePerKernel).then_some(i);
+    let linked: Vec<(Option<u32>, Vec<u8>)> =
+        (0..).zip(objects.chunks(each)).map(|(i, part)| (number(i), link::shared_object(part, t).unwrap())).collect();
     let code: Vec<Code> = linked.iter().map(|(kernel, bytes)| Code { kernel: *kernel, bytes }).collect();
     device.load(entries, &code).unwrap();
 }
