@@ -126,6 +126,48 @@ fn json_counts_what_the_manifest_launches() {
     assert_eq!(all["manifest"]["sha256"], json!(tiny.sha256()));
 }
 
+/// `verify` in the emulator leaves counts beside the bundle; they show as long as the bundle is that very one.
+#[test]
+fn emulated_counts_belong_to_their_bundle() {
+    let dir = TempDir::new().unwrap();
+    let bundle = dir.path().join("b.ug");
+    let path = bundle.to_str().unwrap();
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/glm5_next_tiny");
+    let compile = |layers: &str| {
+        let done = unglue(&["compile", model, "-o", path, "--dtype", "f32", "--target", "gfx1201", "--layers", layers]);
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    };
+    compile("0");
+    assert!(!report(&bundle, &[]).contains("[emulated]"));
+    let verified = unglue(&["verify", path, "--device", "gfx12-emu", "--draws", "1", "--kernel", "kda_o_proj"]);
+    assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stderr));
+    let all: Value = serde_json::from_str(&report(&bundle, &["--json"])).unwrap();
+    let counts = &all["emulated"]["kernels"]["kda_o_proj"]["counts"];
+    // 64 outputs of 96 inputs in f32, each weight loaded once; the sums leave as f32.
+    let loaded: u64 = counts["bytes"]["global_load"].as_object().unwrap().values().map(|n| n.as_u64().unwrap()).sum();
+    assert!(loaded >= 64 * 64 * 4, "{counts}");
+    assert!(counts["instructions"]["valu"].as_u64().unwrap() > 0, "{counts}");
+    let text = report(&bundle, &[]);
+    assert!(text.contains("Executed by one launch of each kernel [emulated]"), "{text}");
+    assert!(text.contains("kernel(s) were not executed"), "{text}");
+    assert!(text.lines().all(|l| l.chars().count() <= 120), "{text}");
+    compile("0-1");
+    assert!(!report(&bundle, &[]).contains("[emulated]"), "counts of another bundle");
+    std::fs::write(dir.path().join("b.ug.gfx12-emu.json"), "{").unwrap();
+    let done = unglue(&["report", path]);
+    assert_eq!(done.status.code(), Some(3));
+    assert!(String::from_utf8_lossy(&done.stderr).contains("verify --device gfx12-emu"));
+}
+
+/// A bundle without code for the emulator.
+#[test]
+fn emulator_needs_gfx1201_code() {
+    let done = unglue(&["verify", TINY.to_str().unwrap(), "--device", "gfx12-emu"]);
+    assert_eq!(done.status.code(), Some(BAD_BUNDLE));
+    let message = String::from_utf8(done.stderr).unwrap();
+    assert!(message.contains("x86-64") && message.contains("--target gfx1201"), "{message}");
+}
+
 #[test]
 fn report_that_is_cut_off_is_a_bad_bundle() {
     let dir = with_report(|text| text[..text.len() / 2].to_vec());

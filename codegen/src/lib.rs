@@ -14,6 +14,7 @@ pub mod isa;
 pub mod kp;
 pub mod link;
 pub mod llvm;
+mod notes;
 pub mod target;
 
 pub use error::CodegenError;

@@ -241,6 +241,25 @@ fn destinations_by_name() {
     }
 }
 
+/// The gate goes by names, the emulator by its table.
+#[test]
+fn destinations_agree_with_the_emulator() {
+    let differ: Vec<String> = unglue_codegen::emu::ops::all()
+        .filter_map(|op| {
+            let inst = printed::Inst {
+                name: op.name.into(),
+                args: vec![],
+                mods: printed::Mods::default(),
+                pair: None,
+                size: 0,
+            };
+            let found = destinations(&inst);
+            (found != usize::from(op.dsts)).then(|| format!("{}: gate {found}, emulator {}", op.name, op.dsts))
+        })
+        .collect();
+    assert!(differ.is_empty(), "{differ:?}");
+}
+
 /// The last workgroup sums what all stored: exchanged parameter at 8, counter at 16. Several waves meet at barriers.
 fn finishing(several: bool) -> String {
     let barrier = if several { "s_barrier_signal -1\ns_barrier_wait -1\nglobal_inv scope:SCOPE_SE\n" } else { "" };

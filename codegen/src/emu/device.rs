@@ -267,8 +267,14 @@ impl Device for EmuDevice {
             let bytes = objects
                 .get(&number)
                 .ok_or_else(|| failed(format!("none for {}", kernel.name), "a code object each"))?;
-            load(bytes, &kernel.name, self.target)
-                .map_err(|e| failed(format!("kernel {}: {e}", kernel.name), "a code object that the emulator knows"))
+            let loaded = load(bytes, &kernel.name, self.target)
+                .map_err(|e| failed(format!("kernel {}: {e}", kernel.name), "a code object that the emulator knows"))?;
+            let items = kernel.waves * sreg::LANES;
+            if loaded.items != Some(items) {
+                let found = format!("kernel {} for workgroups of {:?} work items", kernel.name, loaded.items);
+                return Err(failed(found, "metadata that agrees with the manifest's waves"));
+            }
+            Ok(loaded)
         };
         let loaded = self.pool.install(|| numbered.par_iter().map(load_one).collect::<Result<Vec<_>, _>>())?;
         (self.described, self.kernels) = (kernels.to_vec(), loaded);

@@ -9,6 +9,7 @@ use super::group::set_group_ids;
 use super::memory::{CODE_BASE, Region, Rights, Words};
 use super::step::{Code, decode};
 use super::wave::Wave;
+use crate::notes;
 use crate::target::Target;
 
 type Elf<'a> = ElfFile64<'a, Endianness>;
@@ -36,6 +37,8 @@ pub enum LoadError {
     Relocation(u32),
     #[error("the descriptor asks for {0}, which is not modelled")]
     Descriptor(String),
+    #[error("metadata: {0}")]
+    Metadata(String),
     #[error("code: {0}")]
     Code(Trap),
 }
@@ -52,6 +55,8 @@ pub struct Kernel {
     pub image_bytes: u64,
     /// Offset of the first instruction in the image.
     pub entry: u64,
+    /// Work items of a workgroup, if the code object has metadata for the kernel.
+    pub items: Option<u32>,
     /// User SGPRs before the kernarg pointer; None if the kernel takes no arguments.
     kernarg_sgpr: Option<u8>,
     /// Work-item ids of y and z are packed into v0.
@@ -132,6 +137,7 @@ pub fn load(bytes: &[u8], name: &str, target: &'static Target) -> Result<Kernel,
     descriptor.check()?;
     let entry = at.checked_add_signed(descriptor.entry_offset).ok_or(LoadError::Range("the entry"))?;
     let size = symbol(name)?.size();
+    let items = metadata(&file, name, &descriptor)?;
     let text = usize::try_from(entry).ok().zip(usize::try_from(size).ok());
     let text = text.and_then(|(entry, size)| image.get(entry..entry.checked_add(size)?));
     let text = text.filter(|t| !t.is_empty()).ok_or(LoadError::Range("the kernel's code"))?;
@@ -146,9 +152,29 @@ pub fn load(bytes: &[u8], name: &str, target: &'static Target) -> Result<Kernel,
         image_bytes: image.len() as u64,
         image: words,
         entry,
+        items,
         kernarg_sgpr: (descriptor.properties >> 3 & 1 == 1).then_some(0),
         packed_ids: descriptor.rsrc2 >> 11 & 3 != 0,
     })
+}
+
+/// Work items of a workgroup by the metadata, after a check that it agrees with the descriptor.
+fn metadata(file: &Elf<'_>, name: &str, d: &Descriptor) -> Result<Option<u32>, LoadError> {
+    let Some(kernel) = notes::of_kernel(file, name).map_err(LoadError::Metadata)? else { return Ok(None) };
+    let number = |key| notes::number(&kernel, key).map_err(LoadError::Metadata);
+    let both = [
+        (".kernarg_segment_size", d.kernarg_bytes),
+        (".group_segment_fixed_size", d.lds_bytes),
+        (".private_segment_fixed_size", d.scratch_bytes),
+        (".wavefront_size", 32),
+    ];
+    for (key, described) in both {
+        let found = number(key)?;
+        if found != described {
+            return Err(LoadError::Metadata(format!("{key} is {found}, the descriptor says {described}")));
+        }
+    }
+    number(".max_flat_workgroup_size").map(Some)
 }
 
 /// The memory image: every loadable segment at its address.

@@ -17,6 +17,7 @@ use rmpv::Value;
 
 use crate::error::CodegenError;
 use crate::kp::{Param, Program};
+use crate::notes::{self, field};
 use crate::target::{GpuFacts, Target};
 
 /// What a kernel takes, from the code object's notes. Host code has only `code_bytes`.
@@ -37,9 +38,6 @@ pub struct Resources {
 
 /// The processor's part of the ELF flags.
 const EF_AMDGPU_MACH: u32 = 0xff;
-
-/// Type of the metadata note.
-const NT_AMDGPU_METADATA: u32 = 32;
 
 /// A failed gate, before the kernel's name is added.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -141,41 +139,17 @@ fn entry<'a>(file: &Elf<'a>, code: &'a [u8], name: &str) -> Gate<&'a [u8]> {
     failed("entry", format!("`{name}` lies outside of the file"), REPORT)
 }
 
-fn field<'v>(map: &'v Value, key: &str) -> Option<&'v Value> {
-    map.as_map()?.iter().find(|(k, _)| k.as_str() == Some(key)).map(|(_, v)| v)
-}
-
-fn number(map: &Value, key: &'static str) -> Gate<u32> {
-    match field(map, key).and_then(Value::as_u64).and_then(|v| u32::try_from(v).ok()) {
-        Some(v) => Ok(v),
-        None => failed("notes", format!("the metadata has no number `{key}`"), REPORT),
-    }
+fn number(map: &Value, key: &str) -> Gate<u32> {
+    notes::number(map, key).or_else(|found| failed("notes", found, REPORT))
 }
 
 /// The kernel's entry in the metadata note.
 fn kernel_notes(file: &Elf<'_>, name: &str) -> Gate<Value> {
-    let endian = file.endian();
-    for header in file.elf_program_headers() {
-        let Ok(Some(mut notes)) = header.notes(endian, file.data()) else { continue };
-        while let Ok(Some(note)) = notes.next() {
-            if note.name() != b"AMDGPU" || note.n_type(endian) != NT_AMDGPU_METADATA {
-                continue;
-            }
-            let mut payload = note.desc();
-            let Ok(metadata) = rmpv::decode::read_value(&mut payload) else {
-                return failed("notes", "the metadata is no MessagePack", REPORT);
-            };
-            let kernels = field(&metadata, "amdhsa.kernels").and_then(Value::as_array);
-            let found = kernels
-                .into_iter()
-                .flatten()
-                .find(|kernel| field(kernel, ".name").and_then(Value::as_str) == Some(name));
-            if let Some(kernel) = found {
-                return Ok(kernel.clone());
-            }
-        }
+    match notes::of_kernel(file, name) {
+        Ok(Some(kernel)) => Ok(kernel),
+        Ok(None) => failed("notes", format!("no metadata for `{name}`"), REPORT),
+        Err(found) => failed("notes", found, REPORT),
     }
-    failed("notes", format!("no metadata for `{name}`"), REPORT)
 }
 
 /// A parameter among the kernel's arguments.

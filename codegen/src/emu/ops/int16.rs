@@ -217,7 +217,7 @@ const SPECIAL: [Op; 2] = [
     Op {
         name: "v_swap_b16",
         class: Class::Valu,
-        dsts: 1,
+        dsts: 2,
         accepts: accepts::NONE,
         literal: Literal::B32,
         run: v_swap_b16,

@@ -414,9 +414,9 @@ const fn special(name: &'static str, accepts: u16, run: crate::emu::op::Run) -> 
 
 const SPECIAL: [Op; 4] = [
     special("v_cndmask_b32", accepts::NEG_ABS | accepts::DPP, v_cndmask_b32),
-    special("v_swap_b32", accepts::NONE, v_swap_b32),
+    Op { dsts: 2, ..special("v_swap_b32", accepts::NONE, v_swap_b32) },
     special("v_mbcnt_lo_u32_b32", accepts::DPP, v_mbcnt_lo_u32_b32),
-    special("v_nop", accepts::NONE, |_, _, _| Ok(Flow::Next)),
+    Op { dsts: 0, ..special("v_nop", accepts::NONE, |_, _, _| Ok(Flow::Next)) },
 ];
 
 pub static OPS: &[&[Op]] = &[&UNARY, &BINARY, &TERNARY, &LERP, &ALIGN, &SATURATING, &SPECIAL];
