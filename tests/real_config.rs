@@ -45,7 +45,7 @@ const KDA_LAYERS: usize = LAYERS - DSA_LAYERS;
 const MOE_LAYERS: usize = 42;
 const EXPERTS: usize = 288;
 /// Budget of the one-row bucket.
-const LAUNCHES_PER_LAYER: usize = 16;
+const LAUNCHES_PER_LAYER: usize = 10;
 const MAX_LDS: u64 = 65536;
 /// 16 shared arrays of a kernel at most, each with less than 64 bytes of padding in the manifest.
 const SHARED_SLACK: u64 = 16 * 64;

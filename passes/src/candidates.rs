@@ -7,10 +7,10 @@ use std::sync::Arc;
 use unglue_ir::graph::ValueId;
 use unglue_ir::op::Op;
 
-use crate::carve::{Carved, Stores, carve};
+use crate::carve::{Carved, Stores, carve, with_stores};
 use crate::cost::{CostTable, KernelCost, kernel_cost};
 use crate::facts::Facts;
-use crate::schedule::{Bucket, Obstacle, Schedule, schedule};
+use crate::schedule::{Bucket, NEEDS_OUTPUT, Obstacle, Schedule, exchanged_without_output, schedule};
 
 /// A group by its number: the smallest op that founded it.
 pub type GroupId = ValueId;
@@ -172,8 +172,7 @@ impl<'a> Evaluator<'a> {
         if let Some(known) = self.known.get(&key) {
             return known.clone();
         }
-        let carved = carve(facts, ops, writes);
-        let result = schedule(&carved.graph, &self.bucket).map(|schedule| {
+        let result = self.scheduled(ops, writes).map(|(carved, schedule)| {
             let cost = kernel_cost(&carved.graph, &schedule, &self.bucket, self.table);
             Arc::new(Evaluated { carved, schedule, cost })
         });
@@ -182,6 +181,22 @@ impl<'a> Evaluator<'a> {
         }
         self.known.insert(key, result.clone());
         result
+    }
+
+    /// A kernel's graph with its schedule; what its workgroups exchange is stored as well.
+    fn scheduled(
+        &self,
+        ops: &BTreeSet<ValueId>,
+        writes: Vec<(String, ValueId)>,
+    ) -> Result<(Carved, Schedule), Obstacle> {
+        let mut carved = carve(self.facts, ops, writes);
+        let mut found = schedule(&carved.graph, &self.bucket);
+        if matches!(&found, Err(o) if o.rule == NEEDS_OUTPUT) {
+            let more = exchanged_without_output(&carved.graph)?;
+            carved = with_stores(self.facts, ops, carved, &more);
+            found = schedule(&carved.graph, &self.bucket);
+        }
+        Ok((carved, found?))
     }
 
     fn cost_of(&mut self, p: &Partition, g: GroupId) -> Result<i64, Obstacle> {

@@ -15,6 +15,8 @@ pub struct Carved {
     pub graph: Graph,
     pub reads: Vec<(String, ValueId)>,
     pub writes: Vec<(String, ValueId)>,
+    /// Body value of each node of the graph.
+    pub values: Vec<ValueId>,
 }
 
 /// Which body outputs a kernel must store, by what they are made of.
@@ -99,7 +101,16 @@ pub fn carve(facts: &Facts, ops: &BTreeSet<ValueId>, writes: Vec<(String, ValueI
         graph.nodes.push(new);
     }
     graph.outputs = writes.iter().map(|(name, v)| (name.clone(), renumbered[v])).collect();
-    Carved { graph, reads, writes }
+    Carved { graph, reads, writes, values: needed.into_keys().collect() }
+}
+
+/// As `carved`, with `more` of its graph's values stored: its workgroups exchange them, no other kernel reads them.
+pub fn with_stores(facts: &Facts, ops: &BTreeSet<ValueId>, carved: Carved, more: &[ValueId]) -> Carved {
+    let mut writes = carved.writes;
+    let values = more.iter().filter_map(|v| carved.values.get(v.index()));
+    writes.extend(values.map(|v| (format!("v{}", v.0), *v)));
+    writes.sort_by_key(|(_, v)| *v);
+    carve(facts, ops, writes)
 }
 
 /// Nodes of the kernel; true for those formed inside, false for leaves.

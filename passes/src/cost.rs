@@ -61,6 +61,14 @@ pub struct CostTable {
     pub row_update: Constant,
     /// Fetching and applying scales of a packed weight.
     pub unpack: Constant,
+    /// Until what a workgroup stored is in the cache that all share.
+    pub release: Constant,
+    /// One atomic addition on a counter, with its result.
+    pub arrive: Constant,
+    /// Invalidating the last workgroup's caches, and its first load of what the others stored.
+    pub acquire: Constant,
+    /// What the last workgroup pulls of exchanged data that it does not copy first.
+    pub exchange: Constant,
 }
 
 const CM: &str = "specs/costmodel.md";
@@ -86,6 +94,14 @@ pub const GFX1201: CostTable = CostTable {
     pick: c(700, "ns", "fit: top-8 t0 7.5 us of specs/costmodel.md 3"),
     row_update: c(1000, "ns", "fit: delta rule t0 8-10 us of specs/costmodel.md 3 less its state bytes"),
     unpack: c(2000, "ns", "fit: 4-bit GEMV t0 5.5 us of specs/costmodel.md 3"),
+    release: c(300, "ns", "assumed: one trip to the L2; not established"),
+    arrive: c(500, "ns", "assumed: one round trip, and a line that all workgroups want; not established"),
+    acquire: c(500, "ns", "as round_trip: other workgroups' lines come from the L2 or the MALL; not established"),
+    exchange: c(
+        1,
+        "B/ns",
+        "4 waves x 32 lanes x 4 B in flight over one round trip: device-scope loads are not vectors",
+    ),
 };
 
 /// The embedded default takes the cover and the schedules of gfx1201, so it is priced like it.
@@ -154,7 +170,7 @@ impl KernelCost {
 pub fn kernel_cost(graph: &Graph, schedule: &Schedule, bucket: &Bucket, table: &CostTable) -> KernelCost {
     let workgroups = schedule.workgroups(bucket).max(1);
     let traffic = traffic::traffic(graph, schedule, bucket);
-    let t0_ns = table.start.value + traffic::chain(graph, bucket, table);
+    let t0_ns = table.start.value + traffic::chain(graph, schedule, bucket, table);
     // A few workgroups cannot use the whole machine: each is limited by its bytes in flight and its unit's lanes.
     let stream =
         |bytes: u64, rate: u64| bytes.div_ceil(rate.max(1)).max(bytes.div_ceil(table.stream.value * workgroups));
@@ -164,16 +180,24 @@ pub fn kernel_cost(graph: &Graph, schedule: &Schedule, bucket: &Bucket, table: &
     let cache = stream(traffic.cache(), table.cache.value);
     let lanes = share(traffic.lane_ops, table.lanes.value);
     let tiles = share(traffic.tile_flops, table.tiles.value);
-    let work = (dram + cache).max(lanes).max(tiles);
+    let work = (dram + cache).max(lanes).max(tiles) + finish_ns(&traffic, table);
     let ns = t0_ns + work;
     let bound = match work {
         w if w < t0_ns => Bound::Latency,
-        w if w == tiles => Bound::Tiles,
-        w if w == lanes => Bound::Lanes,
+        _ if tiles >= lanes.max(dram + cache) => Bound::Tiles,
+        _ if lanes >= dram + cache => Bound::Lanes,
         _ if dram >= cache => Bound::Dram,
         _ => Bound::Cache,
     };
     let hidden = ns > table.gap_hidden_above.value;
     let gap_ns = if hidden { table.gap_hidden.value } else { table.gap.value };
     KernelCost { ns, gap_ns, t0_ns, traffic, workgroups, bound }
+}
+
+/// What the last workgroup alone takes for its bytes and operations, while the others have nothing left to do.
+fn finish_ns(traffic: &Traffic, table: &CostTable) -> u64 {
+    let copied = traffic.copied_bytes.div_ceil(table.stream.value.max(1));
+    let loaded = traffic.loaded_bytes.div_ceil(table.exchange.value.max(1));
+    let lanes = (traffic.finish_ops * table.units.value).div_ceil(table.lanes.value.max(1));
+    (copied + loaded).max(lanes)
 }

@@ -8,7 +8,7 @@ use unglue_ir::op::{Binary, Op, Unary};
 use unglue_ir::types::{DType, Dim, Format, StateKind, TensorType, Type};
 
 use crate::cost::CostTable;
-use crate::schedule::{Bucket, Form, Schedule, is_leaf};
+use crate::schedule::{Bucket, Finish, Form, Schedule, is_leaf};
 
 /// Bytes and operations of one launch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -28,6 +28,11 @@ pub struct Traffic {
     pub tile_flops: u64,
     /// Lane operations, with those that every workgroup repeats.
     pub lane_ops: u64,
+    /// Of what workgroups exchange: bytes that the last one copies at once, and bytes that it loads where it needs them.
+    pub copied_bytes: u64,
+    pub loaded_bytes: u64,
+    /// Lane operations of the last workgroup alone.
+    pub finish_ops: u64,
 }
 
 impl Traffic {
@@ -103,8 +108,38 @@ pub fn traffic(g: &Graph, schedule: &Schedule, bucket: &Bucket) -> Traffic {
     for (_, v) in &g.outputs {
         t.written_bytes += bytes_of(g.ty(*v), bucket);
     }
-    count_work(g, rereads, bucket, &mut t);
+    count_work(g, rereads, bucket, schedule.finish(), &mut t);
     t
+}
+
+/// Values that only the last workgroup forms.
+fn late(g: &Graph, finish: &Finish) -> BTreeSet<ValueId> {
+    let mut late = finish.nodes.clone();
+    let others = (0..g.outputs.len()).filter(|o| !finish.outputs.contains(o));
+    let mut todo: Vec<ValueId> = others.map(|o| g.outputs[o].1).collect();
+    let mut seen = BTreeSet::new();
+    while let Some(id) = todo.pop() {
+        if seen.insert(id) {
+            late.remove(&id);
+            todo.extend(&g.node(id).args);
+        }
+    }
+    late
+}
+
+/// What the last workgroup reads of the exchanged values, and computes.
+fn count_finish(g: &Graph, finish: &Finish, bucket: &Bucket, t: &mut Traffic) {
+    let users = g.users();
+    for v in &finish.exchanged {
+        let bytes = bytes_of(g.ty(*v), bucket);
+        if finish.staged.iter().any(|s| s.node == *v) {
+            t.copied_bytes += bytes;
+        } else {
+            let readers = users[v.index()].iter().filter(|u| finish.nodes.contains(u)).count() as u64;
+            t.loaded_bytes += bytes.saturating_mul(readers);
+        }
+    }
+    t.finish_ops = finish.nodes.iter().map(|id| lane_ops(g, g.node(*id), bucket)).sum();
 }
 
 fn is_matmul(g: &Graph, id: ValueId) -> bool {
@@ -167,9 +202,14 @@ fn repeated(g: &Graph) -> BTreeSet<ValueId> {
     set
 }
 
-fn count_work(g: &Graph, rereads: u64, bucket: &Bucket, t: &mut Traffic) {
+fn count_work(g: &Graph, rereads: u64, bucket: &Bucket, finish: Option<&Finish>, t: &mut Traffic) {
     let repeated = repeated(g);
-    for id in g.ids() {
+    let late = finish.map_or_else(BTreeSet::new, |f| late(g, f));
+    if let Some(finish) = finish {
+        count_finish(g, finish, bucket, t);
+        t.flops += t.finish_ops;
+    }
+    for id in g.ids().filter(|id| !late.contains(id)) {
         let node = g.node(id);
         let (flops, tile) = heavy_flops(g, node, bucket);
         t.flops += flops;
@@ -229,14 +269,36 @@ fn lane_ops(g: &Graph, node: &Node, bucket: &Bucket) -> u64 {
     }
 }
 
-/// Length in ns of the longest chain of dependent steps.
-pub fn chain(g: &Graph, bucket: &Bucket, table: &CostTable) -> u64 {
+/// Length in ns of the longest chain of dependent steps; a finish stage takes its rows one after the other.
+pub fn chain(g: &Graph, schedule: &Schedule, bucket: &Bucket, table: &CostTable) -> u64 {
+    let finish = schedule.finish();
+    let late = finish.map_or_else(BTreeSet::new, |f| late(g, f));
     let mut ready: Vec<u64> = Vec::with_capacity(g.nodes.len());
-    for node in &g.nodes {
+    for id in g.ids() {
+        let node = g.node(id);
         let from = node.args.iter().map(|a| ready[a.index()]).max().unwrap_or(0);
-        ready.push(from + latency(g, node, bucket, table));
+        ready.push(if late.contains(&id) { 0 } else { from + latency(g, node, bucket, table) });
     }
-    ready.into_iter().max().unwrap_or(0)
+    let before = ready.iter().copied().max().unwrap_or(0);
+    let Some(finish) = finish else { return before };
+    let handed = finish.exchanged.iter().map(|v| ready[v.index()]).max().unwrap_or(0);
+    let handover = table.release.value + table.arrive.value + table.acquire.value;
+    let rows = u64::from(bucket.rows_max);
+    before.max(handed + handover + finish_chain(g, finish, bucket, table).saturating_mul(rows))
+}
+
+/// The chain of one finished row; the load of what was exchanged is part of the acquire.
+fn finish_chain(g: &Graph, finish: &Finish, bucket: &Bucket, table: &CostTable) -> u64 {
+    let mut ready = vec![0u64; g.nodes.len()];
+    for id in g.ids() {
+        let node = g.node(id);
+        let leaf = is_leaf(&node.op);
+        if leaf || finish.nodes.contains(&id) {
+            let from = node.args.iter().map(|a| ready[a.index()]).max().unwrap_or(0);
+            ready[id.index()] = from + latency(g, node, bucket, table);
+        }
+    }
+    finish.nodes.iter().map(|id| ready[id.index()]).max().unwrap_or(0)
 }
 
 fn latency(g: &Graph, node: &Node, bucket: &Bucket, t: &CostTable) -> u64 {

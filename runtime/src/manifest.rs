@@ -383,7 +383,7 @@ pub enum Arg {
     State(u32),
     /// Index into [`Manifest::buffers`].
     Buffer(u32),
-    /// A device array of the step; read only, but for `status`.
+    /// A device array of the step; read only, but for `status` and `counter`.
     Input(StepInput),
     /// A number of the step.
     Scalar(StepScalar),
@@ -416,11 +416,14 @@ pub enum StepInput {
     /// `[4]` first fault of the step: kernel index + 1 (0: none), row, value, [`crate::FaultKind`] code. One workgroup of
     /// the kernel that finds a fault writes it, if word 0 is still 0; no access is made with the faulty value.
     Status,
+    /// `[16]` arrivals of workgroups at the places where the last one goes on. Kernels count there and set it back: zero
+    /// before and after each launch, whatever the step; all kernels share it, since launches run one after the other.
+    Counter,
 }
 
 impl StepInput {
     /// Every input, in the order of the enum.
-    pub const ALL: [StepInput; 9] = [
+    pub const ALL: [StepInput; 10] = [
         StepInput::Ids,
         StepInput::Positions,
         StepInput::RowSeq,
@@ -430,7 +433,18 @@ impl StepInput {
         StepInput::BlockTable,
         StepInput::LogitRows,
         StepInput::Status,
+        StepInput::Counter,
     ];
+
+    /// True for arrays that a kernel may write.
+    pub fn is_written(self) -> bool {
+        matches!(self, StepInput::Status | StepInput::Counter)
+    }
+
+    /// True for arrays that each step writes anew before its first launch.
+    pub fn is_of_step(self) -> bool {
+        self != StepInput::Counter
+    }
 }
 
 /// Numbers of a step, all i32.

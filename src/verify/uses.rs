@@ -61,6 +61,7 @@ fn step_use(arg: manifest::Arg) -> Option<Use> {
         Arg::Input(In::Slot) => Use::Step(StepBuffer::Slot),
         Arg::Input(In::BlockTable) => Use::Step(StepBuffer::BlockTable),
         Arg::Input(In::Status) => Use::Step(StepBuffer::Status),
+        Arg::Input(In::Counter) => Use::Step(StepBuffer::Counter),
         Arg::Scalar(Sc::Rows) => Use::Scalar(StepScalar::Rows),
         Arg::Scalar(Sc::Seqs) => Use::Scalar(StepScalar::Seqs),
         Arg::Scalar(Sc::Logits) => Use::Scalar(StepScalar::Logits),

@@ -256,6 +256,8 @@ impl<'a> Step<'a> {
         let done = (self.outputs(device), self.states(device, given, want_states));
         let status = read(device, self.step[&StepBuffer::Status]);
         assert!(status[..16].iter().all(|b| *b == 0), "status {status:?}");
+        let counter = read(device, self.step[&StepBuffer::Counter]);
+        assert!(counter[..64].iter().all(|b| *b == 0), "counter {counter:?}");
         for (id, _) in self.values.into_values().chain(self.step.into_values()) {
             device.free(id).unwrap();
         }
@@ -289,6 +291,7 @@ impl<'a> Step<'a> {
             (StepBuffer::Slot, &b.slot),
             (StepBuffer::BlockTable, &self.block_table),
             (StepBuffer::Status, &[0; 4]),
+            (StepBuffer::Counter, &[0; 16]),
         ];
         self.step = parts.map(|(s, v)| (s, alloc(device, encode(DType::I32, &Data::I32(v.to_vec()))))).into();
     }

@@ -122,6 +122,7 @@ fn step_input(s: StepBuffer) -> m::StepInput {
         StepBuffer::Slot => m::StepInput::Slot,
         StepBuffer::BlockTable => m::StepInput::BlockTable,
         StepBuffer::Status => m::StepInput::Status,
+        StepBuffer::Counter => m::StepInput::Counter,
     }
 }
 

@@ -104,6 +104,8 @@ fn cannot(subject: &Subject, e: &dyn std::fmt::Display) -> CodegenError {
 const PATTERN: u8 = 0xff;
 /// What outputs hold before: no NaN, which reading too far would give as well.
 const UNWRITTEN: u8 = 0xa5;
+/// Counters of grid finishes.
+const COUNTERS: usize = 16;
 /// Buffers are filled up to a multiple of this: behind it a device can make accesses fault.
 const SLACK: usize = 64;
 
@@ -172,6 +174,7 @@ impl Run<'_, '_> {
                 Use::Output(name) => self.compare_output(i, name, want, seed)?,
                 Use::State(name) => self.compare_state(i, name, states, seed)?,
                 Use::Step(StepBuffer::Status) => self.compare_status(i, seed)?,
+                Use::Step(StepBuffer::Counter) => self.compare_counter(i, seed)?,
                 _ => None,
             };
             let wrong = match wrong {
@@ -245,6 +248,7 @@ impl Run<'_, '_> {
                 StepBuffer::Slot => &d.batch.slot,
                 StepBuffer::BlockTable => &d.block_table,
                 StepBuffer::Status => &[0; 4],
+                StepBuffer::Counter => &[0; COUNTERS],
             }),
             Use::Scalar(_) => vec![],
         })
@@ -317,6 +321,14 @@ impl Run<'_, '_> {
         let got = decode(DType::I32, &self.read(param)?);
         let wrong = first_difference(&got, &want, |_| true);
         Ok(wrong.map(|i| self.mismatch("status", i, 0, (&got, &want), seed)))
+    }
+
+    /// The next launch counts from zero again.
+    fn compare_counter(&self, param: usize, seed: u64) -> Result<Option<Mismatch>, CodegenError> {
+        let want = Data::I32(vec![0; COUNTERS]);
+        let got = decode(DType::I32, &self.read(param)?);
+        let wrong = first_difference(&got, &want, |_| true);
+        Ok(wrong.map(|i| self.mismatch("counter", i, 0, (&got, &want), seed)))
     }
 
     /// Nothing is written behind the step's rows, nor behind a buffer's end.

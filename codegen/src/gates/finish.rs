@@ -104,7 +104,9 @@ pub fn check(code: &Code, exchange: &Exchange, waves: u32) -> Gate<()> {
         return Ok(());
     }
     let sources: Vec<Source> = exchange.kernarg_offsets.iter().map(|&offset| Source { offset, mark: 1 }).collect();
-    let exchanged: Vec<bool> = pointers::addresses(code, &sources)?.into_iter().map(|marks| marks != 0).collect();
+    let marked = pointers::addresses(code, &sources)?;
+    let exchanged: Vec<bool> =
+        code.all.iter().zip(marked).map(|(ins, marks)| marks != 0 && reaches_buffers(ins)).collect();
     let scalar = |(ins, exchanged): (&Ins, &bool)| {
         *exchanged && matches!(ins.effect, Effect::Memory(Memory { space: Space::Scalar, .. }))
     };
@@ -117,6 +119,11 @@ pub fn check(code: &Code, exchange: &Exchange, waves: u32) -> Gate<()> {
         return failed("finish", found, CURE);
     }
     flow::run(code, &mut Finish { exchanged, several: waves > 1 }).map(|_| ())
+}
+
+/// Workgroup memory is nobody else's, whatever its data was computed from: a lane that was off may still hold a pointer.
+fn reaches_buffers(ins: &Ins) -> bool {
+    matches!(ins.effect, Effect::Memory(Memory { space: Space::Global | Space::Flat | Space::Scalar, .. }))
 }
 
 fn device(ins: &Ins) -> bool {

@@ -1,6 +1,6 @@
 //! What a kernel's parameters stand for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use unglue_ir::graph::{Graph, ValueId};
 use unglue_ir::op::Op;
@@ -18,6 +18,8 @@ pub enum StepBuffer {
     Slot,
     BlockTable,
     Status,
+    /// Arrivals at grid finishes, zero before and after each launch.
+    Counter,
 }
 
 /// A number of the step's description.
@@ -51,6 +53,8 @@ pub enum Use {
 #[derive(Default)]
 pub struct Interface {
     pub uses: Vec<Use>,
+    /// Outputs that workgroups exchange.
+    pub exchanged: BTreeSet<String>,
     index: BTreeMap<Use, u32>,
 }
 
@@ -100,7 +104,8 @@ impl Interface {
     }
 
     pub fn output(&mut self, b: &mut Builder, name: &str, mem: Mem) -> Place {
-        self.buffer(b, Use::Output(name.into()), &format!("out_{name}"), mem, Access::Write)
+        let access = if self.exchanged.contains(name) { Access::Exchange } else { Access::Write };
+        self.buffer(b, Use::Output(name.into()), &format!("out_{name}"), mem, access)
     }
 
     pub fn step(&mut self, b: &mut Builder, s: StepBuffer) -> Place {
@@ -111,6 +116,7 @@ impl Interface {
             StepBuffer::Slot => ("slot", Access::Read),
             StepBuffer::BlockTable => ("block_table", Access::Read),
             StepBuffer::Status => ("status", Access::ReadWrite),
+            StepBuffer::Counter => ("counter", Access::Counter),
         };
         self.buffer(b, Use::Step(s), &format!("step_{name}"), Mem::I32, access)
     }

@@ -7,6 +7,7 @@
 mod attend;
 mod delta;
 mod eval;
+mod finish;
 mod index;
 mod interface;
 mod row;
@@ -103,6 +104,7 @@ pub fn generate(name: &str, g: &Graph, schedule: &Schedule, bucket: Bucket) -> R
         mask: None,
         streams: BTreeSet::new(),
     };
+    generator.iface.exchanged = finish::exchanged_outputs(g, schedule);
     match &schedule.form {
         Form::Row { rows } => generator.row_form(*rows)?,
         Form::Skinny(s) => generator.skinny_form(s)?,
@@ -214,6 +216,23 @@ impl<'a> Gen<'a> {
         let out = b.when(cond, |b| {
             std::mem::swap(&mut self.b, b);
             let out = self.scoped(then);
+            std::mem::swap(&mut self.b, b);
+            out
+        });
+        self.b = b;
+        out
+    }
+
+    /// Runs `body` in the last of `arrivals` workgroups to arrive at the first counter.
+    fn last_to_arrive(&mut self, arrivals: u64, body: impl FnOnce(&mut Self) -> Res<()>) -> Res<()> {
+        let Place::Buffer(counter) = self.iface.step(&mut self.b, StepBuffer::Counter) else {
+            return self.fault(ValueId(0), "counters outside of a buffer");
+        };
+        let (index, arrivals) = (self.b.i(0), self.b.i(arrivals as i64));
+        let mut b = std::mem::replace(&mut self.b, Builder::new("", 1));
+        let out = b.grid_finish((counter, index, arrivals), |b| {
+            std::mem::swap(&mut self.b, b);
+            let out = self.scoped(body);
             std::mem::swap(&mut self.b, b);
             out
         });

@@ -1,7 +1,8 @@
 //! Skinny form: contractions over few rows, with glue before and behind.
 //!
 //! A wave owns up to 32 outputs. For each it streams the weight row once for all unrolled rows, reduces over the lanes
-//! and leaves the sum in the lane that has the output's number; then the epilogue runs with one output a lane.
+//! and leaves the sum in the lane that has the output's number; then the epilogue runs with one output a lane. What needs
+//! whole rows comes last ([`super::finish`]).
 
 use std::collections::HashMap;
 
@@ -55,7 +56,8 @@ impl Gen<'_> {
             });
         }
         self.prologue(s)?;
-        self.segments(s, rows)
+        self.segments(s, rows)?;
+        self.finish_stage(s, rows)
     }
 
     /// Rows of the kernel's leading axis in this step.
@@ -109,9 +111,8 @@ impl Gen<'_> {
         let mut start = 0u64;
         for segment in &s.segments {
             let blocks = Skinny::blocks(segment, self.b.waves());
-            let (lo, hi) = (self.b.i(start as i64), self.b.i((start + blocks) as i64));
-            let (ge, lt) = (self.b.cmp(Cmp::Ge, block, lo), self.b.cmp(Cmp::Lt, block, hi));
-            let mine = self.b.and(ge, lt);
+            let mine = self.in_range(block, start, start + blocks);
+            let lo = self.b.i(start as i64);
             self.when(mine, |g| {
                 let local = g.b.sub(block, lo);
                 let waves = g.b.i(i64::from(g.b.waves()));

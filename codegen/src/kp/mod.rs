@@ -61,7 +61,7 @@ pub enum Access {
     Write,
     ReadWrite,
     /// What workgroups hand to the one that finishes ([`Stmt::GridFinish`]): f32 or i32, stored only outside of finish
-    /// bodies and loaded only inside. Between launches it is undefined.
+    /// bodies and loaded only inside. What an earlier launch left there is not read.
     Exchange,
     /// i32 counters of [`Stmt::GridFinish`], zero before and after each launch; nothing else touches them.
     Counter,

@@ -6,13 +6,13 @@ use unglue_ir::op::{Binary, Domain, Op, Unary};
 use unglue_ir::order::Order;
 use unglue_ir::types::{DType, Dim, StateKind, StateType, TensorType};
 
-const R: Dim = Dim::Rows;
+pub const R: Dim = Dim::Rows;
 
-fn f(n: u64) -> Dim {
+pub fn f(n: u64) -> Dim {
     Dim::Fixed(n)
 }
 
-fn input(b: &mut Builder, name: &str, d: DType, shape: &[Dim]) -> ValueId {
+pub fn input(b: &mut Builder, name: &str, d: DType, shape: &[Dim]) -> ValueId {
     b.input(name, TensorType::plain(d, shape), Domain::Normal)
 }
 
@@ -20,11 +20,11 @@ fn ints(b: &mut Builder, name: &str, shape: &[Dim], domain: Domain) -> ValueId {
     b.input(name, TensorType::plain(DType::I32, shape), domain)
 }
 
-fn weight(b: &mut Builder, name: &str, d: DType, shape: &[u64]) -> ValueId {
+pub fn weight(b: &mut Builder, name: &str, d: DType, shape: &[u64]) -> ValueId {
     b.weight(name, TensorType::plain(d, shape.iter().map(|n| f(*n)).collect::<Vec<_>>()))
 }
 
-fn bin(b: &mut Builder, op: Binary, x: ValueId, y: ValueId) -> ValueId {
+pub fn bin(b: &mut Builder, op: Binary, x: ValueId, y: ValueId) -> ValueId {
     b.binary(op, x, y).unwrap()
 }
 
@@ -37,7 +37,7 @@ fn un(b: &mut Builder, u: Unary, x: ValueId) -> ValueId {
     b.unary(u, x).unwrap()
 }
 
-fn f32_of(b: &mut Builder, x: ValueId) -> ValueId {
+pub fn f32_of(b: &mut Builder, x: ValueId) -> ValueId {
     b.cast(x, DType::F32).unwrap()
 }
 
@@ -46,7 +46,7 @@ fn state(b: &mut Builder, name: &str, kind: StateKind, dtype: DType) -> ValueId 
 }
 
 /// x * rsqrt(mean(x^2) + eps) * w over the last axis.
-fn rms(b: &mut Builder, x: ValueId, w: ValueId) -> ValueId {
+pub fn rms(b: &mut Builder, x: ValueId, w: ValueId) -> ValueId {
     let shape = b.shape(x);
     let last = shape.len() as u32 - 1;
     let n = shape[last as usize].fixed().unwrap();
@@ -72,7 +72,7 @@ pub fn swiglu(n: u64) -> Graph {
     b.finish()
 }
 
-fn swiglu_of(b: &mut Builder, g: ValueId, u: ValueId, limit: f32) -> ValueId {
+pub fn swiglu_of(b: &mut Builder, g: ValueId, u: ValueId, limit: f32) -> ValueId {
     let (g, u) = (f32_of(b, g), f32_of(b, u));
     let g = scaled(b, Binary::Min, g, limit);
     let u = scaled(b, Binary::Min, u, limit);
@@ -212,19 +212,24 @@ pub fn finish_matmul(n: u64, d: u64, out: u64) -> Graph {
 pub fn router(e: u64, k: u64) -> Graph {
     let mut b = Builder::new("router");
     let logits = input(&mut b, "logits", DType::F32, &[R, f(e)]);
-    let bias = weight(&mut b, "bias", DType::F32, &[e]);
-    let s = un(&mut b, Unary::Sigmoid, logits);
+    route(&mut b, logits, e, k);
+    b.finish()
+}
+
+/// k best of the biased scores; weights from the others.
+pub fn route(b: &mut Builder, logits: ValueId, e: u64, k: u64) {
+    let bias = weight(b, "bias", DType::F32, &[e]);
+    let s = un(b, Unary::Sigmoid, logits);
     let bias = b.reshape(bias, &[f(1), f(e)]).unwrap();
-    let choice = bin(&mut b, Binary::Add, s, bias);
+    let choice = bin(b, Binary::Add, s, bias);
     let ids = b.add(Op::TopK { k }, &[choice]).unwrap();
     let w = b.add(Op::GatherLast, &[s, ids]).unwrap();
     let sum = b.sum(w, 1).unwrap();
-    let sum = scaled(&mut b, Binary::Add, sum, 1e-20);
-    let w = bin(&mut b, Binary::Div, w, sum);
-    let w = scaled(&mut b, Binary::Mul, w, 2.5);
+    let sum = scaled(b, Binary::Add, sum, 1e-20);
+    let w = bin(b, Binary::Div, w, sum);
+    let w = scaled(b, Binary::Mul, w, 2.5);
     b.output("ids", ids);
     b.output("weights", w);
-    b.finish()
 }
 
 pub fn matmul(n: u64, k: u64) -> Graph {
@@ -580,14 +585,6 @@ pub fn final_mean(n: u64, d: u64) -> Graph {
     let y = rms(&mut b, m, w);
     let y = b.cast(y, DType::Bf16).unwrap();
     b.output("hidden", y);
-    b.finish()
-}
-
-pub fn argmax(n: u64) -> Graph {
-    let mut b = Builder::new("argmax");
-    let x = input(&mut b, "logits", DType::F32, &[Dim::Logits, f(n)]);
-    let ids = b.add(Op::TopK { k: 1 }, &[x]).unwrap();
-    b.output("argmax", ids);
     b.finish()
 }
 

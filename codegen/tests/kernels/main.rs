@@ -3,43 +3,77 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod bodies;
+mod finishes;
 
 use unglue_codegen::bundle::describe::{Facts, kernel};
 use unglue_codegen::check::{Subject, check};
-use unglue_codegen::emu::{EmuDevice, EmuOptions, Schedule};
-use unglue_codegen::{generate, link, llvm, target};
+use unglue_codegen::emu::{self, EmuDevice, EmuOptions};
+use unglue_codegen::generate::{self, Generated};
+use unglue_codegen::{gates, link, llvm, target};
 use unglue_ir::graph::Graph;
-use unglue_passes::schedule::{Bucket, schedule};
+use unglue_passes::schedule::{Bucket, Schedule, schedule};
 use unglue_runtime::{Code, CpuDevice, CpuOptions, Device, Guard, manifest};
+
+/// One graph as one kernel.
+struct Made<'a> {
+    name: &'a str,
+    graph: &'a Graph,
+    bucket: Bucket,
+    schedule: Schedule,
+    made: Generated,
+}
+
+impl<'a> Made<'a> {
+    fn new(name: &'a str, graph: &'a Graph, rows_max: u32, pools: u64) -> Self {
+        let bucket = Bucket { rows_max, seqs_max: 4.min(rows_max), pools };
+        let text = || unglue_ir::text::print_graph(graph);
+        let schedule = schedule(graph, &bucket).unwrap_or_else(|o| panic!("{name}: {o:?}\n{}", text()));
+        let made = generate::generate(name, graph, &schedule, bucket).unwrap_or_else(|e| panic!("{name}: {e}"));
+        Made { name, graph, bucket, schedule, made }
+    }
+
+    fn described(&self) -> manifest::Kernel {
+        let facts = Facts { class: "other".into(), exactness: manifest::Exactness::Exact, ops: vec![] };
+        kernel(self.graph, &self.schedule, &self.made, facts)
+    }
+
+    /// Linked code that passes the target's gates.
+    fn code(&self, target: &str) -> Vec<u8> {
+        let (t, p) = (target::by_name(target).unwrap(), &self.made.program);
+        let object = llvm::compile_object(p, t).unwrap_or_else(|e| panic!("{e}\n{}", p.to_text()));
+        let code = link::shared_object(&[(self.name.into(), object)], t).unwrap();
+        gates::check(&code, p, t).unwrap_or_else(|e| panic!("{e}"));
+        code
+    }
+
+    fn cpu(&self, threads: usize) -> CpuDevice {
+        let options = CpuOptions { threads, guard: Guard::Aligned, poison_shared: true };
+        let mut cpu = CpuDevice::new(options).unwrap();
+        cpu.load(&[self.described()], &[Code { kernel: None, bytes: &self.code("x86-64") }]).unwrap();
+        cpu
+    }
+
+    fn compare(&self, device: &mut dyn Device, seed: u64) {
+        let Made { name, graph, bucket, schedule, made } = self;
+        let (uses, grid) = (&made.uses, schedule.grid());
+        let subject = Subject { name, number: 0, graph, uses, grid, bucket: *bucket };
+        if let Some(wrong) = check(device, &subject, seed).unwrap_or_else(|e| panic!("{e}")) {
+            panic!("{}: {wrong}\n{}\n{}", device.name(), unglue_ir::text::print_graph(graph), schedule.describe());
+        }
+    }
+}
 
 /// Compiles one graph as one kernel and compares several draws.
 fn run(name: &str, g: &Graph, rows_max: u32, pools: u64) {
-    let bucket = Bucket { rows_max, seqs_max: 4.min(rows_max), pools };
-    let s = schedule(g, &bucket).unwrap_or_else(|o| panic!("{name}: {o:?}\n{}", unglue_ir::text::print_graph(g)));
-    let made = generate::generate(name, g, &s, bucket).unwrap_or_else(|e| panic!("{name}: {e}"));
-    let facts = Facts { class: "other".into(), exactness: manifest::Exactness::Exact, ops: vec![] };
-    let k = kernel(g, &s, &made, facts);
-    let subject = Subject { name, number: 0, graph: g, uses: &made.uses, grid: s.grid(), bucket };
-    let code = |target: &str| {
-        let t = target::by_name(target).unwrap();
-        let object =
-            llvm::compile_object(&made.program, t).unwrap_or_else(|e| panic!("{e}\n{}", made.program.to_text()));
-        link::shared_object(&[(name.into(), object)], t).unwrap()
-    };
-    let compare = |device: &mut dyn Device, seed: u64| {
-        if let Some(wrong) = check(device, &subject, seed).unwrap_or_else(|e| panic!("{e}")) {
-            panic!("{}: {wrong}\n{}\n{}", device.name(), unglue_ir::text::print_graph(g), s.describe());
-        }
-    };
-    let options = CpuOptions { threads: 2, guard: Guard::Aligned, poison_shared: true };
-    let mut cpu = CpuDevice::new(options).unwrap();
-    cpu.load(std::slice::from_ref(&k), &[Code { kernel: None, bytes: &code("x86-64") }]).unwrap();
-    (0..6).for_each(|seed| compare(&mut cpu, seed));
+    let made = Made::new(name, g, rows_max, pools);
+    let mut cpu = made.cpu(2);
+    (0..6).for_each(|seed| made.compare(&mut cpu, seed));
     let mut emulator = EmuDevice::new(EmuOptions { threads: 2, ..EmuOptions::default() }).unwrap();
-    emulator.load(&[k], &[Code { kernel: Some(0), bytes: &code("gfx1201") }]).unwrap();
-    for (seed, schedule) in (0..).zip([Schedule::Forward, Schedule::Reverse, Schedule::Random(name.len() as u64)]) {
+    emulator.load(&[made.described()], &[Code { kernel: Some(0), bytes: &made.code("gfx1201") }]).unwrap();
+    let orders = [emu::Schedule::Forward, emu::Schedule::Reverse, emu::Schedule::Random(name.len() as u64)];
+    for (seed, schedule) in (0..).zip(orders) {
         emulator.set_options(EmuOptions { schedule, ..emulator.options() });
-        compare(&mut emulator, seed);
+        made.compare(&mut emulator, seed);
     }
 }
 
@@ -99,6 +133,33 @@ fn skinny_prologue() {
 }
 
 #[test]
+fn finish_stages() {
+    for (e, k) in [(1, 1), (7, 7), (60, 4), (257, 3), (288, 8), (1024, 2)] {
+        all_buckets(&format!("gate_{e}_{k}"), &finishes::gate_router(70, e, k), 0);
+    }
+    all_buckets("router_beside_experts", &finishes::router_beside_experts(96, 288, 8), 0);
+    all_buckets("head_best", &finishes::head_best(96, 50), 0);
+    all_buckets("head_best_wide", &finishes::head_best(40, 5000), 0);
+    all_buckets("matmul_norm", &finishes::matmul_norm(70, 300), 0);
+    all_buckets("matmul_norm_wide", &finishes::matmul_norm(40, 2100), 0);
+    all_buckets("rotated", &finishes::rotated(70, 2050), 0);
+}
+
+/// Which workgroup comes last differs from launch to launch; the bits do not.
+#[test]
+fn finishes_on_many_threads() {
+    for (name, g) in [
+        ("gate", finishes::gate_router(70, 288, 8)),
+        ("beside", finishes::router_beside_experts(96, 288, 8)),
+        ("best", finishes::head_best(40, 5000)),
+    ] {
+        let made = Made::new(name, &g, 4, 0);
+        let mut cpu = made.cpu(8);
+        (0..200).for_each(|round| made.compare(&mut cpu, round % 6));
+    }
+}
+
+#[test]
 fn batch_matmul() {
     all_buckets("absorb", &bodies::batch_matmul(4, 48, 64, true), 0);
     all_buckets("values", &bodies::batch_matmul(4, 64, 32, false), 0);
@@ -149,5 +210,5 @@ fn ends() {
     all_buckets("embed", &bodies::embed(50, 96, 4), 0);
     all_buckets("final", &bodies::final_mean(4, 96), 0);
     all_buckets("head", &bodies::head(96, 50), 0);
-    all_buckets("argmax", &bodies::argmax(1000), 0);
+    all_buckets("argmax", &finishes::argmax(1000), 0);
 }

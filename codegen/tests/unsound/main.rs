@@ -5,6 +5,9 @@
 #[path = "../kernels/bodies.rs"]
 #[allow(dead_code, reason = "bodies of kernels that are not mutated")]
 mod bodies;
+#[path = "../kernels/finishes.rs"]
+#[allow(dead_code, reason = "finishes of kernels that are not mutated")]
+mod finishes;
 mod mutations;
 mod rewrite;
 
@@ -43,6 +46,12 @@ fn found(s: &Subjected, program: Program) -> Option<Mismatch> {
     verify::verify(&program).unwrap_or_else(|e| panic!("{name}: {e}\n{}", program.to_text()));
     let t = target::by_name("x86-64").unwrap();
     let object = llvm::compile_object(&program, t).unwrap_or_else(|e| panic!("{e}\n{}", program.to_text()));
+    found_in(s, program, object)
+}
+
+/// What the seeds find in an object of the kernel.
+fn found_in(s: &Subjected, program: Program, object: Vec<u8>) -> Option<Mismatch> {
+    let (name, t) = (program.name.clone(), target::by_name("x86-64").unwrap());
     let code = link::shared_object(&[(name.clone(), object)], t).unwrap();
     let facts = Facts { class: "other".into(), exactness: manifest::Exactness::Exact, ops: vec![] };
     let made = Generated { program, ..s.made.clone() };
@@ -79,4 +88,17 @@ fn missed(m: &Mutation) -> Option<String> {
 fn every_mutated_kernel_is_found() {
     let wrong: Vec<String> = mutations::all().iter().filter_map(missed).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The reset is no statement: it is taken out of the lowered text.
+#[test]
+fn a_counter_that_is_not_set_back_is_found() {
+    let s = subjected("stale_counter", &finishes::gate_router(70, 60, 4), 4, 0);
+    let (p, t) = (&s.made.program, target::by_name("x86-64").unwrap());
+    let text = llvm::ir_text(p, t).unwrap();
+    let kept: Vec<&str> = text.lines().filter(|l| !l.contains("store atomic i32 0")).collect();
+    assert_eq!(kept.len() + 1, text.lines().count());
+    let found = |text: &str| found_in(&s, p.clone(), llvm::compile_text(text, &p.name, t).unwrap());
+    assert_eq!(found(&text), None);
+    assert_eq!(found(&kept.join("\n")).map(|wrong| wrong.value), Some("counter".into()));
 }

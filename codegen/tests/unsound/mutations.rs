@@ -3,8 +3,8 @@
 use unglue_codegen::kp::*;
 use unglue_ir::graph::Graph;
 
-use super::bodies;
 use super::rewrite::{Change, Edit};
+use super::{bodies, finishes};
 
 /// One mistake in one kernel.
 pub struct Mutation {
@@ -22,7 +22,54 @@ const fn m(name: &'static str, graph: fn() -> Graph, rows_max: u32, pools: u64, 
 pub fn all() -> Vec<Mutation> {
     let mut list = arithmetic();
     list.extend(addresses());
+    list.extend(handovers());
     list
+}
+
+/// What workgroups hand to the last one to arrive.
+fn handovers() -> Vec<Mutation> {
+    vec![
+        m("one_arrival_too_few", || finishes::gate_router(70, 60, 4), 4, 0, |p| arrivals(p, -1)),
+        m("one_arrival_too_many", || finishes::gate_router(70, 60, 4), 4, 0, |p| arrivals(p, 1)),
+        m("arrival_before_the_stores", || finishes::gate_router(70, 60, 4), 4, 0, early_arrival),
+        m("all_workgroups_for_some", || finishes::router_beside_experts(96, 60, 4), 4, 0, |p| arrivals(p, 9)),
+        m("row_finished_from_another", || finishes::gate_router(70, 60, 4), 4, 0, first_row_only),
+    ]
+}
+
+fn arrivals(p: &mut Program, off: i32) {
+    Edit::of(p).first(|e, s| {
+        let Stmt::GridFinish { counter, index, arrivals, body } = s else { return Change::Keep };
+        let mut out = vec![];
+        let off = e.int(&mut out, off);
+        let arrivals = e.add(&mut out, e.ty(*arrivals), Expr::Bin(Bin::Add, *arrivals, off));
+        out.push(Stmt::GridFinish { counter: *counter, index: *index, arrivals, body: body.clone() });
+        Change::With(out)
+    });
+}
+
+/// The contractions come behind the arrival.
+fn early_arrival(p: &mut Program) {
+    let at = p.body.iter().rposition(|s| matches!(s, Stmt::If { .. })).unwrap();
+    let segment = p.body.remove(at);
+    p.body.push(segment);
+}
+
+/// Every finished row reads what was exchanged of the first.
+fn first_row_only(p: &mut Program) {
+    let exchanged = |p: &Program, place: Place| match place {
+        Place::Buffer(i) => matches!(&p.params[i as usize], Param::Buffer { access: Access::Exchange, .. }),
+        Place::Shared(_) => false,
+    };
+    let copy = p.clone();
+    Edit::of(p).first(|e, s| match s {
+        Stmt::Let(v, Expr::Load { from, addr: Addr::Contig { base }, bound, vec }) if exchanged(&copy, *from) => {
+            let Some(Expr::Bin(Bin::Add, _, at)) = e.def(*base) else { return Change::Keep };
+            let addr = Addr::Contig { base: at };
+            Change::With(vec![Stmt::Let(*v, Expr::Load { from: *from, addr, bound: *bound, vec: *vec })])
+        }
+        _ => Change::Keep,
+    });
 }
 
 /// Sums, lanes, waves, values.
@@ -63,7 +110,7 @@ fn addresses() -> Vec<Mutation> {
         m("absent_expert_used", || bodies::experts_down(18, 5, 4, 40, 96), 4, 0, |p| not_negative(p, "in_slots")),
         m("block_table_one_off", || bodies::token_write(64), 4, 0, block_before),
         m("last_token_id_not_reported", || bodies::embed(3, 96, 4), 4, 0, first_bad_id_passes),
-        m("tie_takes_the_later_round", || bodies::argmax(1000), 16, 0, later_round),
+        m("tie_takes_the_later_round", || finishes::argmax(1000), 16, 0, later_round),
         m("tie_takes_the_higher_index", || bodies::router(18, 4), 4, 0, higher_index),
         m("weight_from_the_biased_score", || bodies::router(18, 4), 4, 0, biased_weight),
         m("one_tie_too_many", || bodies::select(4, 4), 4, 70, tie_too_many),

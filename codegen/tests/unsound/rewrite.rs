@@ -46,6 +46,7 @@ impl Edit<'_> {
                 Stmt::Let(w, e) if *w == v => Some(e.clone()),
                 Stmt::If { then, otherwise, .. } => find(then, v).or_else(|| find(otherwise, v)),
                 Stmt::For(f) => find(&f.body, v),
+                Stmt::GridFinish { body, .. } => find(body, v),
                 _ => None,
             })
         }
@@ -85,6 +86,7 @@ impl Edit<'_> {
             let done = match &mut stmts[i] {
                 Stmt::If { then, otherwise, .. } => self.walk(then, f) || self.walk(otherwise, f),
                 Stmt::For(inner) => self.walk(&mut inner.body, f),
+                Stmt::GridFinish { body, .. } => self.walk(body, f),
                 _ => false,
             };
             if done {

@@ -33,7 +33,11 @@ pub fn schedule(g: &Graph, node: ValueId, bucket: &Bucket) -> Result<Schedule, O
     let mut wanted: BTreeSet<ValueId> = args[..5].iter().copied().collect();
     let o = g.ids().find(|id| g.node(*id).op == Op::Project(0) && g.node(*id).args[0] == node);
     wanted.extend(o);
-    let mut staged = stage::plan(g, &nodes, &Scope { bucket, heads: Some(heads), wanted: &wanted, rows: 1 })?;
+    let mut staged = stage::plan(
+        g,
+        &nodes,
+        &Scope { bucket, heads: Some(heads), wanted: &wanted, stored: &BTreeSet::new(), rows: 1 },
+    )?;
     staged.extend(head_matmuls(g, heads)?);
     staged.sort_by_key(|s| s.node);
     stage::check_budget(&staged, 1)?;

@@ -4,11 +4,13 @@
 //! generator emits exactly the kernels that are accepted here. Forms are found by rule from the ops' shapes:
 //!
 //! - **row**: one workgroup a row; pointwise, reductions, top-k, small repeats, gathers, state writes.
-//! - **skinny**: matmuls over few rows; outputs over the grid, weights streamed once, glue as prologue and epilogue.
+//! - **skinny**: matmuls over few rows; outputs over the grid, weights streamed once, glue as prologue and epilogue; what
+//!   needs whole rows of the results, in the last workgroup to arrive.
 //! - **delta**: one workgroup a sequence and head; rows in order, state in registers.
 //! - **attend**, **scores**, **select**: attention over selected rows, pool scores, pool selection.
 
 mod delta;
+mod finish;
 mod row;
 mod skinny;
 mod stage;
@@ -17,7 +19,8 @@ use unglue_ir::graph::{Graph, ValueId};
 use unglue_ir::op::Op;
 use unglue_ir::types::{Dim, Type};
 
-pub use skinny::{Label, Segment, Skinny, YAxis};
+pub use finish::{Finish, NEEDS_OUTPUT};
+pub use skinny::{Label, Segment, Skinny, YAxis, exchanged_without_output};
 pub use stage::{Place, Staged};
 
 /// What a launch list is made for.
@@ -209,6 +212,14 @@ impl Schedule {
             Form::Select { .. } => "select, one row a workgroup".into(),
         };
         format!("{form}; {} waves; {} staged values", self.waves, self.staged.len())
+    }
+
+    /// What the last workgroup to arrive does, if the form has that.
+    pub fn finish(&self) -> Option<&Finish> {
+        match &self.form {
+            Form::Skinny(s) => s.finish.as_deref(),
+            _ => None,
+        }
     }
 
     /// Workgroups of a launch in this bucket.

@@ -15,9 +15,10 @@ const TOP_K_SCORES: u64 = 8192;
 pub fn schedule(g: &Graph, bucket: &Bucket) -> Result<Schedule, Obstacle> {
     let rows = row_symbol(g)?;
     check_state_races(g)?;
-    let wanted = wanted(g, bucket)?;
     let nodes: BTreeSet<ValueId> = g.ids().collect();
-    let staged = stage::plan(g, &nodes, &Scope { bucket, heads: None, wanted: &wanted, rows: 1 })?;
+    let wanted = wanted(g, &nodes, bucket)?;
+    let staged =
+        stage::plan(g, &nodes, &Scope { bucket, heads: None, wanted: &wanted, stored: &BTreeSet::new(), rows: 1 })?;
     Ok(Schedule { form: Form::Row { rows }, waves: ROW_WAVES, staged })
 }
 
@@ -58,10 +59,10 @@ pub fn check_state_races(g: &Graph) -> Result<(), Obstacle> {
     Ok(())
 }
 
-/// Scores of a top-k with k > 1 are reread k times.
-pub fn wanted(g: &Graph, bucket: &Bucket) -> Result<BTreeSet<ValueId>, Obstacle> {
+/// Scores of a top-k with k > 1 among `nodes` are reread k times.
+pub fn wanted(g: &Graph, nodes: &BTreeSet<ValueId>, bucket: &Bucket) -> Result<BTreeSet<ValueId>, Obstacle> {
     let mut wanted = BTreeSet::new();
-    for id in g.ids() {
+    for &id in nodes {
         let Op::TopK { k } = g.node(id).op else { continue };
         let scores = g.node(id).args[0];
         if g.ty(scores).tensor().is_none_or(|t| t.rank() != 2) {

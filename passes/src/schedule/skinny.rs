@@ -1,7 +1,8 @@
 //! Skinny form: matmuls over few rows. Outputs are spread over the grid, each wave owns some of them for all rows.
 //!
 //! Contractions whose results meet in one output are *zipped*: one wave forms the same output number of each and then
-//! their common epilogue. Contractions with separate outputs are *segments* that follow one another along the grid.
+//! their common epilogue. Contractions with separate outputs are *segments* that follow one another along the grid. What
+//! needs whole rows of their results is left to a finish stage ([`Finish`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,6 +10,7 @@ use unglue_ir::graph::{Graph, ValueId};
 use unglue_ir::op::Op;
 use unglue_ir::types::Dim;
 
+use super::finish::{self, Finish, Parts};
 use super::stage::{self, Scope, is_wide_max, is_wide_sum};
 use super::{Bucket, Form, GridAxis, Obstacle, SKINNY_WAVES, Schedule, is_leaf, row, strip_reshapes};
 
@@ -53,6 +55,8 @@ pub struct Skinny {
     pub labels: BTreeMap<ValueId, Vec<Label>>,
     /// Values formed before the contractions (operands that are not given).
     pub prologue: BTreeSet<ValueId>,
+    /// What the last workgroup to arrive does.
+    pub finish: Option<Box<Finish>>,
 }
 
 /// What an axis of an epilogue value counts.
@@ -72,7 +76,7 @@ pub fn is_contraction(op: &Op) -> bool {
     matches!(op, Op::MatMul { .. } | Op::BatchMatMul { .. } | Op::GroupedMatMul { .. })
 }
 
-fn ancestors(g: &Graph, roots: impl IntoIterator<Item = ValueId>) -> BTreeSet<ValueId> {
+pub fn ancestors(g: &Graph, roots: impl IntoIterator<Item = ValueId>) -> BTreeSet<ValueId> {
     let mut seen = BTreeSet::new();
     let mut todo: Vec<ValueId> = roots.into_iter().collect();
     while let Some(id) = todo.pop() {
@@ -85,22 +89,44 @@ fn ancestors(g: &Graph, roots: impl IntoIterator<Item = ValueId>) -> BTreeSet<Va
 
 pub fn schedule(g: &Graph, bucket: &Bucket) -> Result<Schedule, Obstacle> {
     row::row_symbol(g)?;
-    let contractions: Vec<ValueId> = g.ids().filter(|id| is_contraction(&g.node(*id).op)).collect();
-    let prologue = prologue(g, &contractions)?;
-    let mut anchors = contractions;
-    anchors.extend(g.ids().filter(|id| is_wide_sum(&g.node(*id).op) && !prologue.contains(id)));
-    anchors.sort();
-    let labels = labels(g, &anchors)?;
-    check_nodes(g, &anchors, &labels, &prologue)?;
-    let (segments, side_outputs) = segments(g, &anchors, &labels, &prologue)?;
+    let (anchors, prologue) = anchors(g)?;
+    let (labels, tail) = labels(g, &anchors)?;
+    check_nodes(g, &anchors, &labels, &prologue, &tail)?;
+    let (segments, side_outputs) = segments(g, &anchors, &labels, &prologue, &tail)?;
     let y = y_axis(g, &segments)?;
     let rows_on_grid = anchors.iter().any(|a| matches!(g.node(*a).op, Op::GroupedMatMul { .. }));
     let rows_here = if rows_on_grid { 1 } else { u64::from(bucket.rows_max) };
-    let staged = stage_prologue(g, &anchors, &labels, &prologue, rows_here, bucket)?;
+    let parts = Parts { anchors: &anchors, labels: &labels, prologue: &prologue, tail: &tail };
+    let staged = stage_prologue(g, &parts, rows_here, bucket)?;
+    let finish = finish::plan(g, &parts, (&segments, y, rows_on_grid), (&staged, rows_here), bucket)?.map(Box::new);
     let row_unroll = if rows_on_grid || bucket.rows_max == 1 { 1 } else { 4 };
     let rows_kept = if staged.is_empty() && side_outputs.is_empty() { 0 } else { rows_here };
-    let form = Skinny { segments, side_outputs, y, rows_on_grid, row_unroll, rows_kept, labels, prologue };
+    let form = Skinny { segments, side_outputs, y, rows_on_grid, row_unroll, rows_kept, labels, prologue, finish };
     Ok(Schedule { form: Form::Skinny(form), waves: SKINNY_WAVES, staged })
+}
+
+/// Values that the finish stage of a kernel would be handed and that have no buffer yet.
+///
+/// # Errors
+/// As [`schedule`].
+pub fn exchanged_without_output(g: &Graph) -> Result<Vec<ValueId>, Obstacle> {
+    let (anchors, prologue) = anchors(g)?;
+    let (labels, tail) = labels(g, &anchors)?;
+    let parts = Parts { anchors: &anchors, labels: &labels, prologue: &prologue, tail: &tail };
+    Ok(finish::exchanged_without_output(g, &parts))
+}
+
+/// Contractions and the sums beside them, ascending, and what is formed before them.
+fn anchors(g: &Graph) -> Result<(Vec<ValueId>, BTreeSet<ValueId>), Obstacle> {
+    let contractions: Vec<ValueId> = g.ids().filter(|id| is_contraction(&g.node(*id).op)).collect();
+    let prologue = prologue(g, &contractions)?;
+    let beside = |id: &ValueId| {
+        is_wide_sum(&g.node(*id).op) && !prologue.contains(id) && !finish::is_behind(g, *id, &contractions)
+    };
+    let mut anchors: Vec<ValueId> = g.ids().filter(beside).collect();
+    anchors.extend(contractions);
+    anchors.sort();
+    Ok((anchors, prologue))
 }
 
 /// Values that must exist before a contraction starts: its activation operand, unless it is given.
@@ -134,10 +160,13 @@ fn prologue(g: &Graph, contractions: &[ValueId]) -> Result<BTreeSet<ValueId>, Ob
     Ok(all.into_iter().filter(|id| !is_leaf(&g.node(*id).op)).collect())
 }
 
-/// Follows the anchors' axes through the epilogue.
-fn labels(g: &Graph, anchors: &[ValueId]) -> Result<BTreeMap<ValueId, Vec<Label>>, Obstacle> {
+/// Labels of the values behind the anchors.
+type Labels = BTreeMap<ValueId, Vec<Label>>;
+
+/// Follows the anchors' axes through the epilogue; beside the labels, the values behind it that no epilogue forms.
+fn labels(g: &Graph, anchors: &[ValueId]) -> Result<(Labels, BTreeSet<ValueId>), Obstacle> {
     let users = g.users();
-    let mut labels: BTreeMap<ValueId, Vec<Label>> = BTreeMap::new();
+    let (mut labels, mut tail) = (Labels::new(), BTreeSet::new());
     for id in g.ids() {
         let node = g.node(id);
         if anchors.contains(&id) {
@@ -150,12 +179,18 @@ fn labels(g: &Graph, anchors: &[ValueId]) -> Result<BTreeMap<ValueId, Vec<Label>
         }
         let known: Vec<(&ValueId, Vec<Label>)> =
             node.args.iter().filter_map(|a| labels.get(a).map(|l| (a, l.clone()))).collect();
-        if known.is_empty() {
-            continue;
+        let late = node.args.iter().any(|a| tail.contains(a)) || !known.is_empty() && is_wide_sum(&node.op);
+        match epilogue_labels(g, id, &known) {
+            Some(l) if !late => {
+                labels.insert(id, l);
+            }
+            _ if late || !known.is_empty() => {
+                tail.insert(id);
+            }
+            _ => {}
         }
-        labels.insert(id, epilogue_labels(g, id, &known)?);
     }
-    Ok(labels)
+    Ok((labels, tail))
 }
 
 fn anchor_labels(g: &Graph, id: ValueId) -> Result<Vec<Label>, Obstacle> {
@@ -168,14 +203,14 @@ fn anchor_labels(g: &Graph, id: ValueId) -> Result<Vec<Label>, Obstacle> {
     }
 }
 
-fn epilogue_labels(g: &Graph, id: ValueId, known: &[(&ValueId, Vec<Label>)]) -> Result<Vec<Label>, Obstacle> {
+/// Labels of a value that an epilogue can form from labelled ones: pointwise on one wave's outputs.
+fn epilogue_labels(g: &Graph, id: ValueId, known: &[(&ValueId, Vec<Label>)]) -> Option<Vec<Label>> {
     let node = g.node(id);
     let shape = |v: ValueId| g.ty(v).tensor().map(|t| t.shape.clone()).unwrap_or_default();
     let out = shape(id);
-    let first = &known[0].1;
-    let refuse = |what: &str| Obstacle::new("epilogue", format!("%{}: {what}", id.0));
+    let (from, first) = known.first().map(|(v, l)| (shape(**v), l))?;
     match &node.op {
-        Op::Unary(_) | Op::Cast(_) => Ok(first.clone()),
+        Op::Unary(_) | Op::Cast(_) => Some(first.clone()),
         Op::Binary(_) => {
             let mut merged = vec![Label::One; out.len()];
             for (i, slot) in merged.iter_mut().enumerate() {
@@ -183,35 +218,36 @@ fn epilogue_labels(g: &Graph, id: ValueId, known: &[(&ValueId, Vec<Label>)]) -> 
                 *slot = match here.len() {
                     0 if out[i].is_one() => Label::One,
                     0 => Label::Small,
-                    1 => here.into_iter().next().unwrap_or(Label::One),
-                    _ => return Err(refuse("operands disagree about an axis")),
+                    1 => here.into_iter().next()?,
+                    // The operands disagree about the axis.
+                    _ => return None,
                 };
             }
-            Ok(merged)
+            Some(merged)
         }
         Op::Reshape(_) => {
-            let from = shape(*known[0].0);
             let core = |s: &[Dim]| s.iter().copied().filter(|d| !d.is_one()).collect::<Vec<_>>();
             if core(&from) != core(&out) {
-                return Err(refuse("a reshape that splits or joins axes"));
+                return None;
             }
             let mut kept = from.iter().zip(first).filter(|(d, _)| !d.is_one()).map(|(_, l)| *l);
-            Ok(out.iter().map(|d| if d.is_one() { Label::One } else { kept.next().unwrap_or(Label::One) }).collect())
+            Some(out.iter().map(|d| if d.is_one() { Label::One } else { kept.next().unwrap_or(Label::One) }).collect())
         }
         Op::Broadcast(_) => {
             let grow = |(l, d): (&Label, &Dim)| if *l == Label::One && !d.is_one() { Label::Small } else { *l };
-            Ok(first.iter().zip(&out).map(grow).collect())
+            Some(first.iter().zip(&out).map(grow).collect())
         }
         Op::Reduce { axis, .. } => {
             let a = *axis as usize;
-            if !matches!(first[a], Label::Small | Label::Choice | Label::One) {
-                return Err(refuse("a reduction over the outputs of all workgroups"));
-            }
-            let mut l = first.clone();
-            l[a] = Label::One;
-            Ok(l)
+            // A reduction over the outputs takes all workgroups.
+            let own = matches!(first[a], Label::Small | Label::Choice | Label::One);
+            own.then(|| {
+                let mut l = first.clone();
+                l[a] = Label::One;
+                l
+            })
         }
-        _ => Err(refuse("not pointwise on the contraction's outputs")),
+        _ => None,
     }
 }
 
@@ -221,10 +257,11 @@ fn check_nodes(
     anchors: &[ValueId],
     labels: &BTreeMap<ValueId, Vec<Label>>,
     prologue: &BTreeSet<ValueId>,
+    tail: &BTreeSet<ValueId>,
 ) -> Result<(), Obstacle> {
     for id in g.ids() {
         let node = g.node(id);
-        let inside = is_leaf(&node.op) || anchors.contains(&id);
+        let inside = is_leaf(&node.op) || anchors.contains(&id) || tail.contains(&id);
         if inside {
             continue;
         }
@@ -258,17 +295,24 @@ fn segments(
     anchors: &[ValueId],
     labels: &BTreeMap<ValueId, Vec<Label>>,
     prologue: &BTreeSet<ValueId>,
+    tail: &BTreeSet<ValueId>,
 ) -> Result<(Vec<Segment>, Vec<usize>), Obstacle> {
     let mut group: BTreeMap<ValueId, ValueId> = anchors.iter().map(|a| (*a, *a)).collect();
     let mut of_output: Vec<Option<ValueId>> = Vec::new();
-    for (name, v) in &g.outputs {
+    let mut side = Vec::new();
+    for (number, (name, v)) in g.outputs.iter().enumerate() {
         let v = strip_reshapes(g, *v);
+        if tail.contains(&v) {
+            of_output.push(None);
+            continue;
+        }
         let met: Vec<ValueId> = ancestors(g, [v]).into_iter().filter(|id| anchors.contains(id)).collect();
         let Some(&first) = met.first() else {
             if !prologue.contains(&v) {
                 return Err(Obstacle::new("side-output", format!("`{name}` belongs to no contraction of the kernel")));
             }
             of_output.push(None);
+            side.push(number);
             continue;
         };
         let to = group[&first];
@@ -286,7 +330,6 @@ fn segments(
             (0..of_output.len()).filter(|i| of_output[*i].is_some_and(|a| group[&a] == root)).collect();
         list.push(segment(g, members, outputs, labels)?);
     }
-    let side = (0..of_output.len()).filter(|i| of_output[*i].is_none()).collect();
     Ok((list, side))
 }
 
@@ -366,16 +409,12 @@ fn y_axis(g: &Graph, segments: &[Segment]) -> Result<YAxis, Obstacle> {
 }
 
 /// Keeps the operands in workgroup memory. Values that an epilogue needs from the prologue survive only for one row.
-fn stage_prologue(
-    g: &Graph,
-    anchors: &[ValueId],
-    labels: &BTreeMap<ValueId, Vec<Label>>,
-    prologue: &BTreeSet<ValueId>,
-    rows: u64,
-    bucket: &Bucket,
-) -> Result<Vec<stage::Staged>, Obstacle> {
-    let side: BTreeSet<ValueId> =
-        g.ids().filter(|id| !anchors.contains(id) && !labels.contains_key(id) && !is_leaf(&g.node(*id).op)).collect();
+fn stage_prologue(g: &Graph, parts: &Parts, rows: u64, bucket: &Bucket) -> Result<Vec<stage::Staged>, Obstacle> {
+    let Parts { anchors, labels, prologue, tail } = *parts;
+    // Glue that only the finish reads is formed there.
+    let early = ancestors(g, g.ids().filter(|id| labels.contains_key(id) || prologue.contains(id)));
+    let apart = |id: &ValueId| !labels.contains_key(id) && !tail.contains(id) && !is_leaf(&g.node(*id).op);
+    let side: BTreeSet<ValueId> = g.ids().filter(|id| apart(id) && early.contains(id)).collect();
     if side.is_empty() {
         return Ok(vec![]);
     }
@@ -385,7 +424,8 @@ fn stage_prologue(
         .map(|a| strip_reshapes(g, g.node(*a).args[0]))
         .filter(|x| prologue.contains(x))
         .collect();
-    let mut staged = stage::plan(g, &side, &Scope { bucket, heads: None, wanted: &wanted, rows })?;
+    let mut staged =
+        stage::plan(g, &side, &Scope { bucket, heads: None, wanted: &wanted, stored: &BTreeSet::new(), rows })?;
     if rows > 1 {
         // With several rows only what the prologue forms is kept; other glue is formed where the epilogue needs it.
         staged.retain(|s| prologue.contains(&s.node));
@@ -427,7 +467,10 @@ impl Skinny {
             YAxis::Choices(k) => format!(", {k} choices"),
         };
         let kept = if self.rows_kept > 0 { format!(", {} rows kept", self.rows_kept) } else { String::new() };
-        format!("skinny matmul [{}]{y}, {rows}, {} at once{kept}", parts.join("; "), self.row_unroll)
+        let finish = self.finish.as_ref().map_or(String::new(), |f| {
+            format!(", the last workgroup finishes {} values from {}", f.nodes.len(), f.exchanged.len())
+        });
+        format!("skinny matmul [{}]{y}, {rows}, {} at once{kept}{finish}", parts.join("; "), self.row_unroll)
     }
 
     /// Workgroups that a segment takes along grid axis 0.

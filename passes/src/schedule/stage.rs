@@ -41,6 +41,8 @@ pub struct Scope<'a> {
     pub heads: Option<u64>,
     /// Values that must be kept in workgroup memory.
     pub wanted: &'a BTreeSet<ValueId>,
+    /// Values that stand in a buffer: an element costs a load.
+    pub stored: &'a BTreeSet<ValueId>,
     /// Rows kept at a time.
     pub rows: u64,
 }
@@ -82,7 +84,7 @@ pub fn plan(g: &Graph, nodes: &BTreeSet<ValueId>, scope: &Scope) -> Result<Vec<S
     let users = g.users();
     let outputs: BTreeSet<ValueId> = g.outputs.iter().map(|(_, v)| *v).collect();
     let mut staged = Vec::new();
-    let mut kept: BTreeSet<ValueId> = BTreeSet::new();
+    let mut kept: BTreeSet<ValueId> = scope.stored.clone();
     let mut bytes = 0u64;
     for &id in nodes {
         let node = g.node(id);
@@ -135,7 +137,13 @@ pub fn plan(g: &Graph, nodes: &BTreeSet<ValueId>, scope: &Scope) -> Result<Vec<S
 
 /// Kept values of `rows` rows fit workgroup memory.
 pub fn check_budget(staged: &[Staged], rows: u64) -> Result<(), Obstacle> {
-    let bytes = staged.iter().fold(0u64, |sum, s| match s.place {
+    check_budgets(&[(staged, rows)])
+}
+
+/// Kept values of all stages, of as many rows each, fit workgroup memory together.
+pub fn check_budgets(stages: &[(&[Staged], u64)]) -> Result<(), Obstacle> {
+    let all = stages.iter().flat_map(|(staged, rows)| staged.iter().map(move |s| (s, *rows)));
+    let bytes = all.fold(0u64, |sum, (s, rows)| match s.place {
         Place::Shared { bytes } => sum.saturating_add(s.elements.saturating_mul(u64::from(bytes) * rows)),
         Place::Registers => sum,
     });

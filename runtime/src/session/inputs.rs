@@ -37,6 +37,9 @@ pub struct StepBatch {
 }
 
 /// Capacities of the device arrays.
+/// Elements of [`StepInput::Counter`]: 64 bytes.
+const COUNTERS: u64 = 16;
+
 pub(super) struct InputSizes {
     rows: u64,
     seqs: u64,
@@ -64,6 +67,7 @@ impl InputSizes {
             StepInput::BlockTable => self.seqs * self.blocks_per_seq,
             StepInput::LogitRows => self.logits,
             StepInput::Status => 4,
+            StepInput::Counter => COUNTERS,
         }
     }
 }
@@ -160,7 +164,7 @@ impl StepBatch {
     }
 
     /// The device arrays, padded to the bucket: ids, positions and logit rows with 0, `q_start` with its last entry,
-    /// lengths with 0, all others with -1. The status array is all zero.
+    /// lengths with 0, all others with -1. Status and counter are all zero.
     pub(super) fn array(&self, input: StepInput, bucket: &Bucket, geometry: &Geometry) -> Vec<i32> {
         let (rows, seqs) = (bucket.rows_max as usize, bucket.seqs_max as usize);
         let padded = |values: &[i32], len: usize, pad: i32| {
@@ -178,6 +182,7 @@ impl StepBatch {
             StepInput::BlockTable => padded(&self.block_table, seqs * geometry.blocks_per_seq() as usize, -1),
             StepInput::LogitRows => padded(&self.logit_rows, bucket.logits_max as usize, 0),
             StepInput::Status => vec![0; 4],
+            StepInput::Counter => vec![0; COUNTERS as usize],
         }
     }
 
@@ -233,7 +238,7 @@ mod tests {
         };
         let geometry = Geometry { block_size: 8, num_blocks: 5, max_slots: 2, max_ctx: 16 };
         batch.check(&geometry, false).unwrap();
-        let expected: [&[i32]; 9] = [
+        let expected: [&[i32]; 10] = [
             &[5, 6, 7, 0],
             &[8, 9, 3, 0],
             &[0, 0, -1, -1],
@@ -243,6 +248,7 @@ mod tests {
             &[4, 2, -1, -1],
             &[1, 0, 0],
             &[0, 0, 0, 0],
+            &[0; 16],
         ];
         for (input, expected) in StepInput::ALL.into_iter().zip(expected) {
             assert_eq!(batch.array(input, &bucket, &geometry), expected, "{input:?}");

@@ -108,6 +108,7 @@ impl Session {
         check_geometry(manifest, &geometry)?;
         device.load(&manifest.kernels, &bundle.code(device.target())?)?;
         let held = hold(manifest, &geometry, device.as_mut(), provider)?;
+        clear_counter(&held, device.as_mut())?;
         let plans = plans(manifest, &held, device.as_mut(), options)?;
         let pool = pool_size(manifest);
         let free_slots = (0..geometry.max_slots as u32).collect();
@@ -194,6 +195,12 @@ fn hold(manifest: &Manifest, g: &Geometry, device: &mut dyn Device, provider: &W
         slot_tables: manifest.slot_tables.iter().map(|t| identity_table(device, t)).collect::<Result<_>>()?,
         weights: manifest.weights.iter().map(|w| upload(device, w, provider)).collect::<Result<_>>()?,
     })
+}
+
+/// Sets the counters of grid finishes to zero; every launch that ends well leaves them so.
+fn clear_counter(held: &Held, device: &mut dyn Device) -> Result<()> {
+    let (id, bytes) = held.inputs[StepInput::Counter as usize];
+    device.fill(id, 0, bytes, 0)
 }
 
 fn identity_table(device: &mut dyn Device, table: &SlotTable) -> Result<Whole> {

@@ -1,6 +1,6 @@
 //! Running a step.
 
-use super::{Session, StepBatch, Value, le_bytes};
+use super::{Session, StepBatch, Value, clear_counter, le_bytes};
 use crate::device::ArgValue;
 use crate::layout::buffer_shape;
 use crate::manifest::{Dim, StepInput};
@@ -120,7 +120,7 @@ impl Session {
 
     /// Writes the step's arrays, and poison where it is asked for.
     fn fill(&mut self, batch: &StepBatch, bucket: usize) -> Result<()> {
-        for input in StepInput::ALL {
+        for input in StepInput::ALL.into_iter().filter(|i| i.is_of_step()) {
             let array = batch.array(input, &self.manifest().buckets[bucket], &self.geometry);
             let id = self.input_id(input);
             self.device.write(id, 0, &le_bytes(&array))?;
@@ -140,7 +140,12 @@ impl Session {
         for &(arg, scalar) in &planned.scalars {
             planned.args[arg] = ArgValue::Scalar(batch.scalar(scalar, &self.geometry, pool));
         }
-        self.device.launch(planned.kernel, planned.grid, &planned.args)
+        let done = self.device.launch(planned.kernel, planned.grid, &planned.args);
+        if done.is_err() {
+            // Its workgroups may have left their counter halfway; the launch's own error counts more than another one.
+            let _ = clear_counter(&self.held, self.device.as_mut());
+        }
+        done
     }
 
     fn call(&self, batch: &StepBatch, bucket: usize, launch: usize, hook: &mut Hook<'_>) -> Result<()> {

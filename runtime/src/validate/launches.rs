@@ -4,7 +4,7 @@ use super::{index, layer, require, within};
 use crate::Result;
 use crate::device::writes;
 use crate::layout::{broken, buffer_bytes, buffer_elements, grid, pool_size};
-use crate::manifest::{ARENA_ALIGN, Access, Arg, Bucket, Dim, Launch, Manifest, Mem, Param, ParamKind, StepInput, Tap};
+use crate::manifest::{ARENA_ALIGN, Access, Arg, Bucket, Dim, Launch, Manifest, Mem, Param, ParamKind, Tap};
 
 pub(super) fn buckets(m: &Manifest) -> Result<()> {
     require(!m.buckets.is_empty(), "buckets", "buckets", "none", "at least one")?;
@@ -85,7 +85,7 @@ fn target(m: &Manifest, bucket: &Bucket, arg: &Arg, at: &str) -> Result<Option<(
             index(i, m.slot_tables.len(), "argument slot table", at)?;
             Some((Mem::I32, false))
         }
-        Arg::Input(input) => Some((Mem::I32, input == StepInput::Status)),
+        Arg::Input(input) => Some((Mem::I32, input.is_written())),
         Arg::Scalar(_) | Arg::Const(_) => None,
     })
 }
