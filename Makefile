@@ -11,7 +11,7 @@ export CARGO_LOCKED
 help:
 	@echo 'make demo         install what is missing, build, compile a model, run it, print where the report is'
 	@echo 'make test         what CI runs: formatting, lints, dependencies of the runtime, all tests'
-	@echo 'make test-long    all tests and the long ones (all 2^32 inputs of the functions of P1, ...)'
+	@echo 'make test-long    all tests and the long ones (all 2^32 inputs of the functions of P1, the page in Chromium, ...)'
 	@echo 'make bench-check  what must hold by the clock: compile time and memory, GEMV bandwidth'
 	@echo 'make setup        install what is missing, no more'
 	@echo 'make clean        remove target/'
@@ -29,7 +29,8 @@ test: setup
 	cargo clippy $(CARGO_LOCKED) --workspace --all-targets --features long-tests -- -D warnings
 	cargo test $(CARGO_LOCKED) --workspace --no-fail-fast
 
-test-long: setup
+test-long:
+	@scripts/setup --browser
 	UNGLUE_LONG_TESTS=1 cargo test $(CARGO_LOCKED) --workspace --no-fail-fast --features long-tests
 
 bench-check: setup

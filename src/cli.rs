@@ -178,6 +178,15 @@ pub struct Report {
     /// The whole report as JSON
     #[arg(long)]
     pub json: bool,
+    /// Write the report as one HTML page, which needs nothing else
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Write the predicted timeline of a one-row step as Chrome trace events, which Perfetto opens
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+    /// Set a profiler's trace (Chrome trace events of category kernel) beside the predictions
+    #[arg(long, value_name = "TRACE")]
+    pub measured: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

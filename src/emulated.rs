@@ -10,6 +10,7 @@ use unglue_codegen::emu::CountReport;
 use unglue_runtime::Bundle;
 
 use crate::error::CliError;
+use crate::output;
 
 const SUFFIX: &str = ".gfx12-emu.json";
 const FORMAT: u32 = 1;
@@ -68,13 +69,6 @@ pub fn write(bundle: &Bundle, kernels: BTreeMap<String, Executed>) -> Result<Pat
     all.extend(kernels);
     let all = Emulated { format: FORMAT, bundle: bundle.sha256().into(), kernels: all };
     let text = serde_json::to_string_pretty(&all).map_err(|e| CliError::input(&path, e))?;
-    let mut temporary = path.clone().into_os_string();
-    temporary.push(format!(".{}", std::process::id()));
-    let temporary = PathBuf::from(temporary);
-    let written = std::fs::write(&temporary, text + "\n").and_then(|()| std::fs::rename(&temporary, &path));
-    written.map_err(|e| {
-        let _ = std::fs::remove_file(&temporary);
-        CliError::input(&path, e)
-    })?;
+    output::write(&path, &(text + "\n"))?;
     Ok(path)
 }

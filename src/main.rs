@@ -7,6 +7,7 @@ mod diff;
 mod emulated;
 mod error;
 mod explain;
+mod output;
 mod report;
 mod rules;
 mod run;

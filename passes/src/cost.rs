@@ -3,6 +3,7 @@
 //! Every figure predicted here is *modelled*. t0 is never a label: it is a fixed start plus the longest chain of
 //! dependent steps through the kernel's graph (memory round trips, cross-lane finishes, serial arithmetic).
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use unglue_ir::graph::Graph;
 
@@ -10,7 +11,8 @@ use crate::schedule::{Bucket, Schedule};
 use crate::traffic::{self, Traffic};
 
 /// A constant of the machine model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub struct Constant {
     pub value: u64,
     pub unit: &'static str,
@@ -22,7 +24,8 @@ const fn c(value: u64, unit: &'static str, source: &'static str) -> Constant {
 }
 
 /// The machine model of one target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub struct CostTable {
     pub target: &'static str,
     /// Achieved DRAM read.

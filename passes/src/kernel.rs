@@ -1,5 +1,6 @@
 //! Kernels as data: a small graph of its own, its schedule, and how it stands in its body.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use unglue_ir::graph::{Graph, ValueId};
 use unglue_ir::op::{Op, ReduceKind};
@@ -8,7 +9,7 @@ use crate::cost::KernelCost;
 use crate::schedule::Schedule;
 
 /// How a result may differ from the declared trunk (design, P3). Ordered from strict to loose.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Exactness {
     /// Each element keeps its bits, given equal sums.
@@ -119,8 +120,9 @@ fn class_of_op(op: &Op) -> KernelClass {
 }
 
 /// Why two neighbouring kernels are not one.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case", tag = "kind")]
+#[schemars(deny_unknown_fields)]
 pub enum Verdict {
     /// One op per kernel was asked for.
     NotTried,
@@ -135,7 +137,8 @@ pub enum Verdict {
 }
 
 /// A neighbour with which a kernel was not fused.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub struct Rejection {
     /// Name of the other kernel of the body.
     pub with: String,
@@ -144,7 +147,8 @@ pub struct Rejection {
 
 /// One fusion on the way to a kernel. Groups go by the number of the op that they started as, which
 /// tells the steps that an op took part in.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub struct Step {
     /// What was joined, and what that gained by the cost model.
     pub text: String,
@@ -182,7 +186,8 @@ pub struct Kernel {
 }
 
 /// How a cover came about.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub struct CoverStats {
     /// `none` or `greedy`.
     pub strategy: String,

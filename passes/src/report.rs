@@ -1,7 +1,8 @@
 //! Report data: why each op is where it is, what each kernel costs, what a token launches. Every time here is modelled.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use unglue_ir::graph::ValueId;
 use unglue_ir::module::Module;
@@ -11,10 +12,12 @@ use crate::facts::{Facts, Kind};
 use crate::kernel::{BodyCover, CoverStats, Exactness, Kernel, Rejection, Step, Verdict};
 use crate::plan::Plan;
 use crate::saturate::SaturationStats;
+use crate::schedule::Bucket;
 use crate::traffic::Traffic;
 
 /// Where an op of a body ended up.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub struct OpReport {
     pub value: u32,
     pub op: String,
@@ -26,7 +29,8 @@ pub struct OpReport {
 }
 
 /// One kernel of one body in one bucket.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub struct KernelReport {
     /// Name in the bundle.
     pub name: String,
@@ -49,16 +53,35 @@ pub struct KernelReport {
     pub rejected: Vec<Rejection>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize)]
+/// What a kernel leaves for a later one of its body.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub struct EdgeReport {
+    /// Kernels, counted from 0 in launch order.
+    pub from: u32,
+    pub to: u32,
+    /// Number of the value in the extracted body.
+    pub value: u32,
+    pub ty: String,
+    /// Size of the value, whatever part of it is read; none for a state, which stays where it is.
+    pub bytes: Option<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub struct BodyReport {
     pub body: String,
     pub cover: CoverStats,
     pub ops: Vec<OpReport>,
+    /// In launch order.
     pub kernels: Vec<KernelReport>,
+    /// Between kernels, ascending.
+    pub edges: Vec<EdgeReport>,
 }
 
 /// Sums over the launches of a step.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub struct Totals {
     pub launches: u64,
     pub predicted_ns: u64,
@@ -77,7 +100,8 @@ impl Totals {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub struct BucketReport {
     pub rows_max: u32,
     pub seqs_max: u32,
@@ -95,7 +119,8 @@ pub struct BucketReport {
     pub unshared_bytes: u64,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub struct PassReport {
     pub module: String,
     /// Machine model that chose the cover; its constants name their sources.
@@ -158,15 +183,35 @@ fn bucket_report(module: &Module, covers: &[BodyCover], plan: &Plan, index: usiz
             r.unfused_ns += cover.stats.unfused_ns;
         }
     }
-    r.bodies = (0..).zip(covers).map(|(b, cover)| body_report(cover, b, &bundle_names)).collect();
+    r.bodies = (0..).zip(covers).map(|(b, cover)| body_report(cover, b, &bundle_names, &planned.bucket)).collect();
     r
 }
 
-fn body_report(cover: &BodyCover, number: u32, names: &BTreeMap<(u32, u32), String>) -> BodyReport {
+fn body_report(cover: &BodyCover, number: u32, names: &BTreeMap<(u32, u32), String>, bucket: &Bucket) -> BodyReport {
     let facts = Facts::new(&cover.body);
     let kernels = (0..).zip(&cover.kernels).map(|(i, k)| kernel_report(&facts, k, names.get(&(number, i)))).collect();
     let ops = facts.ops().map(|op| op_report(cover, op)).collect();
-    BodyReport { body: cover.body.name.clone(), cover: cover.stats.clone(), ops, kernels }
+    let edges = edges(&facts, cover, bucket);
+    BodyReport { body: cover.body.name.clone(), cover: cover.stats.clone(), ops, kernels, edges }
+}
+
+fn edges(facts: &Facts, cover: &BodyCover, bucket: &Bucket) -> Vec<EdgeReport> {
+    let mut writers: BTreeMap<ValueId, u32> = BTreeMap::new();
+    for (i, kernel) in (0..).zip(&cover.kernels) {
+        for (_, v) in &kernel.writes {
+            writers.entry(facts.storage(*v)).or_insert(i);
+        }
+    }
+    let mut found = BTreeSet::new();
+    for (to, kernel) in (0..).zip(&cover.kernels) {
+        for (_, v) in &kernel.reads {
+            let Some(&from) = writers.get(&facts.storage(*v)).filter(|from| **from != to) else { continue };
+            let ty = facts.body.ty(*v);
+            let bytes = ty.tensor().map(|t| crate::traffic::tensor_bytes(t, bucket));
+            found.insert(EdgeReport { from, to, value: v.0, ty: ty.to_string(), bytes });
+        }
+    }
+    found.into_iter().collect()
 }
 
 fn op_report(cover: &BodyCover, op: ValueId) -> OpReport {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use egg::{EGraph, Id};
+use schemars::JsonSchema;
 use serde::Serialize;
 use unglue_ir::graph::{Graph, Node, ValueId};
 
@@ -28,7 +29,7 @@ impl Default for Limits {
 }
 
 /// Why saturation ended.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Stop {
     #[default]
@@ -37,7 +38,8 @@ pub enum Stop {
     Nodes,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub struct SaturationStats {
     pub body: String,
     pub nodes_in: u64,

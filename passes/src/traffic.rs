@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use unglue_ir::graph::{Graph, Node, ValueId};
 use unglue_ir::op::{Binary, Op, Unary};
@@ -11,7 +12,8 @@ use crate::cost::CostTable;
 use crate::schedule::{Bucket, Finish, Form, Schedule, is_leaf};
 
 /// Bytes and operations of one launch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub struct Traffic {
     /// Weights, once each.
     pub weight_bytes: u64,

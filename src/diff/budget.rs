@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::snapshot::{Build, Kernel, List, Snapshot, Taken};
 use crate::error::CliError;
+use crate::output;
 use crate::source;
 
 const FORMAT: &str = "unglue-budget";
@@ -55,7 +56,7 @@ pub fn write(path: &Path, of: &Snapshot) -> Result<(), CliError> {
         },
         Wrong::Json(e) => CliError::input(path, e),
     })?;
-    std::fs::write(path, text).map_err(|e| CliError::input(path, e))
+    output::write(path, &text)
 }
 
 enum Wrong {

@@ -1,10 +1,15 @@
-//! `unglue report`: what a bundle holds, as tables or as JSON.
+//! `unglue report`: what a bundle holds, as tables, as JSON, as a page or as a trace.
 //!
 //! In: a bundle, which is checked as a runtime would check it. Out: its launches, kernels, fusion and resources. Each
-//! figure says where it is from: a count of the launch lists, the cost model, or the finished machine code.
+//! figure says where it is from: a count of the launch lists, the cost model, the finished machine code, the emulator, or
+//! a profiler's trace.
 
 mod executed;
+mod html;
+mod measured;
 pub(crate) mod tables;
+mod timeline;
+mod trace;
 pub(crate) mod view;
 
 use std::io::{ErrorKind, IsTerminal, Write};
@@ -15,20 +20,41 @@ use unglue_runtime::manifest::{Kernel, Manifest};
 use unglue_runtime::{Bundle, RuntimeError};
 
 use crate::cli;
-use crate::emulated;
+use crate::emulated::{self, Emulated};
 use crate::error::CliError;
+use crate::output;
+use measured::Measured;
 
 pub fn run(args: &cli::Report) -> Result<(), CliError> {
     let (bundle, report) = open(&args.bundle)?;
     let emulated = emulated::read(&bundle)?;
-    let text = if args.json {
-        let all: Value = serde_json::from_slice(bundle.report().unwrap_or_default())
-            .map_err(|e| broken(&bundle, view::Wrong { found: e.to_string(), needed: "JSON".into() }))?;
-        format!("{}\n", json!({ "manifest": summary(&bundle), "report": all, "emulated": emulated }))
+    let measured = args.measured.as_deref().map(|path| measured::read(path, bundle.manifest(), &report)).transpose()?;
+    let json = || document(&bundle, emulated.as_ref(), measured.as_ref());
+    if let Some(path) = &args.html {
+        let page = html::page(&bundle, &report, json()?).map_err(|w| broken(&bundle, w))?;
+        output::write(path, &page)?;
+    }
+    if let Some(path) = &args.trace {
+        output::write(path, &trace::text(&bundle, &report).map_err(|w| broken(&bundle, w))?)?;
+    }
+    if args.json {
+        print(&format!("{}\n", json()?))
+    } else if args.html.is_some() || args.trace.is_some() {
+        Ok(())
     } else {
-        tables::text(&bundle, &report, emulated.as_ref(), bold())
-    };
-    print(&text)
+        print(&tables::text(&bundle, &report, emulated.as_ref(), measured.as_ref(), bold()))
+    }
+}
+
+/// The whole report as JSON. Without a trace there is no `measured` in it.
+fn document(bundle: &Bundle, emulated: Option<&Emulated>, measured: Option<&Measured>) -> Result<Value, CliError> {
+    let report: Value = serde_json::from_slice(bundle.report().unwrap_or_default())
+        .map_err(|e| broken(bundle, view::Wrong { found: e.to_string(), needed: "JSON".into() }))?;
+    let mut all = json!({ "manifest": summary(bundle), "report": report, "emulated": emulated });
+    if let Some(measured) = measured {
+        all["measured"] = json!(measured);
+    }
+    Ok(all)
 }
 
 /// A bundle, checked as a runtime would check it, and its report.

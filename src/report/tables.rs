@@ -9,6 +9,7 @@ use unglue_runtime::Bundle;
 use unglue_runtime::manifest::{Exactness, Manifest, Resources};
 
 use super::executed;
+use super::measured::{self, Measured};
 use super::view::{Body, Bucket, Kernel, Report, Saturation, Totals};
 use crate::emulated::Emulated;
 
@@ -81,7 +82,13 @@ impl Page {
 }
 
 /// The whole report. `bold` sets headings off by terminal codes.
-pub fn text(bundle: &Bundle, report: &Report, emulated: Option<&Emulated>, bold: bool) -> String {
+pub fn text(
+    bundle: &Bundle,
+    report: &Report,
+    emulated: Option<&Emulated>,
+    measured: Option<&Measured>,
+    bold: bool,
+) -> String {
     let mut page = Page::new(bold);
     let m = bundle.manifest();
     page.line(format!("bundle {}, sha256 {}", bundle.path().display(), bundle.sha256()));
@@ -95,6 +102,9 @@ pub fn text(bundle: &Bundle, report: &Report, emulated: Option<&Emulated>, bold:
         kernels(&mut page, m, report, bucket);
     }
     executed::executed(&mut page, m, emulated);
+    if let Some(measured) = measured {
+        measured::section(&mut page, measured, &report.tag);
+    }
     page.text()
 }
 
