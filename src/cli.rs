@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::diff::Limit;
+use crate::wish::Pair;
 
 /// Exit codes, as `--help` says.
 const EXIT: &str = "Exit codes: 0 success; 1 a check failed (verify, diff); 2 wrong command line; 3 bad input (config, \
@@ -46,6 +47,8 @@ pub enum Dtype {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Cover {
+    /// Choose kernels by an integer program over candidates; greedy's where it finds nothing cheaper
+    Exact,
     /// Fuse while the cost model gains
     #[default]
     Greedy,
@@ -87,6 +90,13 @@ pub struct Compile {
     pub trunk: Trunk,
     #[arg(long, value_enum, default_value_t)]
     pub cover: Cover,
+    /// Compute A and B in one kernel, whatever it costs: ops as `unglue explain` takes them (kda%12, %12, top_k), or kernels
+    /// by their names in the body; @1 after them: only in the launch list of at most 1 row
+    #[arg(long, value_name = "A,B[@ROWS]")]
+    pub force_fuse: Vec<Pair>,
+    /// Keep A and B in different kernels; a kernel stands for all of its ops
+    #[arg(long, value_name = "A,B[@ROWS]")]
+    pub forbid_fuse: Vec<Pair>,
     /// Threads of code generation; 0 takes all cores. The bundle does not depend on it
     #[arg(long, default_value_t = 0)]
     pub jobs: usize,

@@ -9,31 +9,21 @@ use unglue_codegen::bundle;
 use unglue_codegen::target::{self, Target};
 use unglue_ir::module::Module;
 use unglue_ir::types::{StateKind, Type};
-use unglue_passes::cost::CostTable;
-use unglue_passes::report::{PassReport, report};
-use unglue_passes::schedule::Bucket;
-use unglue_passes::{BodyCover, CoverOptions, Limits, Numerics, Plan, Strategy, cover, optimise, plan};
 use unglue_runtime::{PartData, manifest, write_bundle};
 
 use crate::cli;
 use crate::error::CliError;
+use crate::fuse::{self, Fused};
 use crate::source::{self, Source};
 
 /// Rows of the launch lists.
-const ROWS: [u32; 3] = [1, 4, 16];
+pub const ROWS: [u32; 3] = [1, 4, 16];
 /// Longest context.
 pub const MAX_CTX: u64 = 32768;
-const MAX_SEQS: u32 = 4;
+pub const MAX_SEQS: u32 = 4;
 const KV_BLOCK: u64 = 64;
 /// Where a bundle says which checkpoint folder it was compiled from: next to it, since bundles hold no host facts.
 pub const ORIGIN_SUFFIX: &str = ".origin";
-
-/// What the passes made of a module.
-struct Fused {
-    module: Module,
-    plan: Plan,
-    report: PassReport,
-}
 
 pub fn run(args: &cli::Compile) -> Result<(), CliError> {
     let start = Instant::now();
@@ -47,7 +37,7 @@ pub fn run(args: &cli::Compile) -> Result<(), CliError> {
         let checkpoint = unglue_models::checkpoint::Checkpoint::open(folder)?;
         checkpoint.check_against(&trunk.module, &trunk.skip)?;
     }
-    let fused = fuse(&source, args, &bar)?;
+    let fused = fuse::fuse(&source, args, &bar)?;
     let jobs = if args.jobs == 0 { std::thread::available_parallelism().map_or(1, usize::from) } else { args.jobs };
     bar.set_length(fused.plan.kernels.len() as u64);
     bar.set_message("compiling kernels");
@@ -121,44 +111,6 @@ pub fn pool_size(module: &Module) -> u64 {
     module.states.iter().find_map(|s| pool(&s.ty)).unwrap_or(0)
 }
 
-/// Saturates and covers each body once per bucket, and plans the launches.
-fn fuse(source: &Source, args: &cli::Compile, bar: &ProgressBar) -> Result<Fused, CliError> {
-    let pool = pool_size(&source.module);
-    let pools = if pool == 0 { 0 } else { MAX_CTX.div_ceil(pool) };
-    let buckets: Vec<Bucket> = ROWS.iter().map(|&r| Bucket { rows_max: r, seqs_max: r.min(MAX_SEQS), pools }).collect();
-    let strategy = match args.cover {
-        cli::Cover::Greedy => Strategy::Greedy,
-        cli::Cover::None => Strategy::None,
-    };
-    let costs = CostTable::of("gfx1201").ok_or_else(|| CliError::Usage {
-        rule: "cost table",
-        found: "none".into(),
-        needed: "gfx1201".into(),
-    })?;
-    let mut module = source.module.clone();
-    let mut stats = Vec::new();
-    let mut options = Vec::new();
-    for body in &mut module.bodies {
-        bar.set_message(format!("saturating {}", body.name));
-        let (better, s) = optimise(body, Numerics::Exact, &Limits::default())?;
-        options.push(CoverOptions { exactness: s.exactness, ..CoverOptions::default() });
-        stats.push(s);
-        *body = better;
-    }
-    let mut covers: Vec<Vec<BodyCover>> = Vec::new();
-    for bucket in &buckets {
-        let mut list = Vec::new();
-        for (body, options) in module.bodies.iter().zip(&options) {
-            bar.set_message(format!("forming kernels of {} for {} rows", body.name, bucket.rows_max));
-            list.push(cover(body, bucket, costs, strategy, options)?);
-        }
-        covers.push(list);
-    }
-    let plan = plan(&module, &covers, &buckets)?;
-    let report = report(&module, stats, &covers, &plan, costs);
-    Ok(Fused { module, plan, report })
-}
-
 fn options(args: &cli::Compile, source: &Source) -> manifest::Options {
     let dtype = match source.trunk {
         Some(_) if args.trunk.dtype == cli::Dtype::F32 => manifest::Mem::F32,
@@ -169,10 +121,7 @@ fn options(args: &cli::Compile, source: &Source) -> manifest::Options {
         dtype,
         layers: source.model.layers.clone(),
         aux: source.aux.clone(),
-        cover: match args.cover {
-            cli::Cover::Greedy => "greedy".into(),
-            cli::Cover::None => "none".into(),
-        },
+        cover: fuse::strategy(args.cover).name().into(),
         numerics: "exact".into(),
         tp: 1,
         max_rows: u64::from(ROWS[2]),
@@ -236,6 +185,7 @@ fn summary(args: &cli::Compile, source: &Source, fused: &Fused, start: Instant) 
             "ops_declared": declared,
             "kernels": fused.plan.kernels.len(),
             "launches": launches.iter().map(|(r, n)| json!({"rows": r, "launches": n})).collect::<Vec<_>>(),
+            "wishes": fused.wishes.iter().map(|(body, rows, w)| json!({"body": body, "rows": rows, "wishes": w})).collect::<Vec<_>>(),
             "seconds": seconds,
             "peak_mib": peak,
         });
@@ -250,6 +200,9 @@ fn summary(args: &cli::Compile, source: &Source, fused: &Fused, start: Instant) 
         for (class, t) in &b.by_class {
             println!("    {class:<18} {:>5} launches", t.launches);
         }
+    }
+    for line in fused.wishes.iter().flat_map(fuse::wish_lines) {
+        println!("{line}");
     }
     let peak = peak.map_or(String::new(), |m| format!(", {m} MiB at most"));
     println!("compiled in {seconds:.1} s{peak}: {}", args.output.display());

@@ -7,12 +7,14 @@ mod diff;
 mod emulated;
 mod error;
 mod explain;
+mod fuse;
 mod output;
 mod report;
 mod rules;
 mod run;
 mod source;
 mod verify;
+mod wish;
 
 use std::process::ExitCode;
 

@@ -114,6 +114,31 @@ fn build_stays_within_the_budget() {
     );
 }
 
+/// Candidates and solver variables of all bodies and launch lists.
+fn search_size(report: &Value) -> [u64; 2] {
+    let bodies = report["buckets"].as_array().unwrap().iter().flat_map(|b| b["bodies"].as_array().unwrap());
+    bodies.map(|b| &b["cover"]["exact"]).fold([0; 2], |[candidates, variables], e| {
+        [candidates + e["candidates"].as_u64().unwrap(), variables + e["variables"].as_u64().unwrap()]
+    })
+}
+
+/// Layers of one kind share a search: 45 layers may take little more than 8.
+#[test]
+fn the_search_does_not_grow_with_the_layers() {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("real-config-8.ug");
+    let done = Command::new(env!("CARGO_BIN_EXE_unglue"))
+        .args(["compile", CONFIG, "-o", path.to_str().unwrap(), "--layers", "0-7", "--target", "gfx1201", "--json"])
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let few: Value = serde_json::from_slice(Bundle::open(path).unwrap().report().unwrap()).unwrap();
+    for (what, (all, few)) in
+        ["candidates", "variables"].iter().zip(search_size(&report()).iter().zip(search_size(&few)))
+    {
+        assert!(few > 0 && *all as f64 <= 6.2 * few as f64, "{what}: {all} for {LAYERS} layers, {few} for 8");
+    }
+}
+
 #[test]
 fn every_kernel_has_code_a_name_and_parameters() {
     let m = manifest();

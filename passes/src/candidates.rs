@@ -149,9 +149,20 @@ impl<'a> Evaluator<'a> {
         Evaluator { facts, stores, bucket: *bucket, table, known: BTreeMap::new(), obstacles: BTreeMap::new() }
     }
 
+    /// One that knows nothing yet.
+    pub fn fresh(&self) -> Evaluator<'a> {
+        Evaluator::new(self.facts, self.stores, &self.bucket, self.table)
+    }
+
     /// Sets whose schedule was asked for.
     pub fn candidates(&self) -> u64 {
         self.known.len() as u64
+    }
+
+    /// All sets with a schedule so far: ops, stored values, and ns with the gap.
+    pub fn legal(&self) -> impl Iterator<Item = (&[ValueId], &[ValueId], u64)> {
+        let known = self.known.iter().filter_map(|(key, e)| Some((key, e.as_ref().ok()?)));
+        known.map(|((ops, writes), e)| (ops.as_slice(), writes.as_slice(), e.cost.total()))
     }
 
     /// Schedule and cost of `ops` as one kernel, while the groups `gone` no longer exist.
@@ -168,6 +179,25 @@ impl<'a> Evaluator<'a> {
             facts.readers(b).iter().any(|r| p.holders(*r).any(elsewhere))
         };
         let writes = self.stores.writes(facts, ops, escapes);
+        self.weigh(ops, writes)
+    }
+
+    /// Schedule and cost of `ops` as one kernel in a cover where every other kernel that needs a `soft` op computes it, and
+    /// no other kernel computes any op of the rest.
+    pub fn evaluate_set(
+        &mut self,
+        ops: &BTreeSet<ValueId>,
+        soft: &BTreeSet<ValueId>,
+    ) -> Result<Arc<Evaluated>, Obstacle> {
+        let facts = self.facts;
+        let elsewhere = |r: &ValueId| !ops.contains(r) || soft.contains(r);
+        let escapes = |op: ValueId, b: ValueId| !soft.contains(&op) && facts.readers(b).iter().any(elsewhere);
+        let writes = self.stores.writes(facts, ops, escapes);
+        self.weigh(ops, writes)
+    }
+
+    fn weigh(&mut self, ops: &BTreeSet<ValueId>, writes: Vec<(String, ValueId)>) -> Result<Arc<Evaluated>, Obstacle> {
+        let facts = self.facts;
         let key: Key = (ops.iter().copied().collect(), writes.iter().map(|(_, v)| *v).collect());
         if let Some(known) = self.known.get(&key) {
             return known.clone();

@@ -6,7 +6,9 @@ use unglue_ir::graph::{Graph, ValueId};
 use unglue_ir::op::{Op, ReduceKind};
 
 use crate::cost::KernelCost;
+use crate::exact::ExactStats;
 use crate::schedule::Schedule;
+use crate::wishes::Obeyed;
 
 /// How a result may differ from the declared trunk (design, P3). Ordered from strict to loose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, JsonSchema)]
@@ -189,7 +191,7 @@ pub struct Kernel {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub struct CoverStats {
-    /// `none` or `greedy`.
+    /// `none`, `greedy` or `exact`.
     pub strategy: String,
     /// Kernels with one op each.
     pub unfused: u64,
@@ -202,6 +204,10 @@ pub struct CoverStats {
     pub recomputed: u64,
     pub predicted_ns: u64,
     pub unfused_ns: u64,
+    /// What the integer program did, if it was asked.
+    pub exact: Option<ExactStats>,
+    /// Fusions that the options forced or forbade.
+    pub wishes: Obeyed,
 }
 
 /// A body and the kernels that compute it, in launch order.

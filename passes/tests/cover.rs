@@ -13,7 +13,8 @@ use unglue_ir::interp::{Batch, Dims, StateData, Tensor, WeightRef, eval_graph};
 use unglue_ir::op::Op;
 use unglue_passes::cost::GFX1201;
 use unglue_passes::facts::Facts;
-use unglue_passes::{BodyCover, CoverOptions, Limits, Numerics, Strategy, cover, optimise};
+use unglue_passes::kernel::Verdict;
+use unglue_passes::{BodyCover, CoverOptions, Limits, Numerics, Strategy, Subject, Wish, cover, optimise};
 
 fn covered(body: &Graph, strategy: Strategy, rows: u32) -> BodyCover {
     let (body, _) = optimise(body, Numerics::Exact, &Limits::default()).unwrap();
@@ -52,7 +53,7 @@ fn check_invariants(c: &BodyCover) {
 fn covers_keep_their_invariants() {
     for body in all() {
         unglue_ir::verify::graph(&body).unwrap();
-        for strategy in [Strategy::None, Strategy::Greedy] {
+        for strategy in [Strategy::None, Strategy::Greedy, Strategy::Exact] {
             for rows in [1, 4, 16] {
                 check_invariants(&covered(&body, strategy, rows));
             }
@@ -87,11 +88,61 @@ fn options_are_obeyed() {
         check_invariants(&c);
         c.kernels.iter().any(|k| k.ops.contains(&sig[0]) && k.ops.contains(&user))
     };
-    let force = CoverOptions { force: vec![(sig[0], user)], ..CoverOptions::default() };
-    let forbid = CoverOptions { forbid: vec![(sig[0], user)], ..CoverOptions::default() };
+    let force = CoverOptions { force: vec![Wish::ops(sig[0], user)], ..CoverOptions::default() };
+    let forbid = CoverOptions { forbid: vec![Wish::ops(sig[0], user)], ..CoverOptions::default() };
     assert!(together(&force, Strategy::None));
     assert!(together(&CoverOptions::default(), Strategy::Greedy));
     assert!(!together(&forbid, Strategy::Greedy));
+    assert!(together(&force, Strategy::Exact) && !together(&forbid, Strategy::Exact));
+}
+
+/// The recorded reason of each kernel that is one op is what forcing says.
+#[test]
+fn forcing_reproduces_the_recorded_reason() {
+    let (mut costs, mut obstacles) = (0, 0);
+    for body in [common::head(4096, 154_880), common::hyper(), common::conv(), common::router()] {
+        let (body, _) = optimise(&body, Numerics::Exact, &Limits::default()).unwrap();
+        for (strategy, rows) in [(Strategy::Greedy, 1), (Strategy::Exact, 4), (Strategy::Exact, 16)] {
+            let plain = cover(&body, &bucket(rows), &GFX1201, strategy, &CoverOptions::default()).unwrap();
+            for (kernel, r) in plain.kernels.iter().flat_map(|k| k.rejected.iter().map(move |r| (k, r))) {
+                let sides = (Subject::Kernel(kernel.name.clone()), Subject::Kernel(r.with.clone()));
+                let force = vec![Wish { a: sides.0, b: sides.1 }];
+                let options = CoverOptions { force, ..CoverOptions::default() };
+                let forced = cover(&body, &bucket(rows), &GFX1201, strategy, &options);
+                match (&r.verdict, forced) {
+                    (Verdict::Cost { loss_ns }, Ok(c)) => {
+                        costs += 1;
+                        check_invariants(&c);
+                        assert_eq!(c.stats.wishes.forced[0].delta_ns, *loss_ns as i64, "{} {}", kernel.name, r.with);
+                        let delta = c.stats.predicted_ns as i64 - plain.stats.predicted_ns as i64;
+                        assert_eq!(delta, *loss_ns as i64);
+                    }
+                    (Verdict::Obstacle { rule, detail }, Err(e)) => {
+                        obstacles += 1;
+                        assert!(e.to_string().contains(&format!("{rule}: {detail}")), "{e}");
+                    }
+                    (Verdict::Cycle, Err(e)) => assert!(e.to_string().contains("another kernel lies between"), "{e}"),
+                    (verdict, forced) => panic!("{} {}: {verdict:?}, {forced:?}", kernel.name, r.with),
+                }
+            }
+        }
+    }
+    assert!(costs > 0 && obstacles > 0, "{costs} costs, {obstacles} obstacles");
+}
+
+#[test]
+fn an_impossible_force_names_place_and_way_out() {
+    let body = covered(&common::conv(), Strategy::None, 1).body;
+    let find = |op: &str| body.ids().find(|i| body.node(*i).op.name() == op).unwrap();
+    let force = vec![Wish::ops(find("matmul"), find("causal_conv"))];
+    let options = CoverOptions { force, ..CoverOptions::default() };
+    let e = cover(&body, &bucket(4), &GFX1201, Strategy::Exact, &options).unwrap_err().to_string();
+    for part in ["matmul%", "causal_conv%", "force-obstacle", "at most 4 row(s)", ";"] {
+        assert!(e.contains(part), "{part}: {e}");
+    }
+    let options = CoverOptions { force: vec![Wish::ops(ValueId(0), find("matmul"))], ..CoverOptions::default() };
+    let e = cover(&body, &bucket(4), &GFX1201, Strategy::Exact, &options).unwrap_err().to_string();
+    assert!(e.contains("wish-unknown") && e.contains("%0"), "{e}");
 }
 
 struct World {
@@ -161,7 +212,7 @@ fn check_bits(declared: &Graph, c: &BodyCover) {
 #[test]
 fn kernels_one_after_the_other_give_the_bits_of_the_declared_body() {
     for body in all() {
-        for strategy in [Strategy::None, Strategy::Greedy] {
+        for strategy in [Strategy::None, Strategy::Greedy, Strategy::Exact] {
             check_bits(&body, &covered(&body, strategy, 4));
         }
     }

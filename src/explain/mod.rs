@@ -4,7 +4,7 @@
 //! they would have cost; the rules that changed an op, and the kernels that hold it.
 
 mod kernel;
-mod nearest;
+pub(crate) mod nearest;
 mod op;
 
 use std::collections::BTreeSet;

@@ -295,6 +295,10 @@ fn cover(page: &mut Page, m: &Manifest, report: &Report) {
             "Greedy: of all moves the one that saves the most predicted time is taken, until none saves any. This is a \
              heuristic: a better cover may exist, and nothing here bounds how much better.",
         ),
+        "exact" => page.note(
+            "Exact: an integer program chooses kernels among candidates, or keeps the greedy cover. No choice among these \
+             candidates costs less than the bound; sets that were cut were no candidates.",
+        ),
         "none" => page.note("None: one op per kernel, the unfused baseline. No fusion was tried."),
         _ => {}
     }
@@ -319,7 +323,64 @@ fn cover(page: &mut Page, m: &Manifest, report: &Report) {
             ["body", ">unfused", ">kernels", ">fusions", ">recomputed", ">candidates", "candidates refused, by rule"];
         page.table(&heads, launched.map(row).collect());
     }
+    exact(page, report);
+    wishes(page, report);
     alone(page, report);
+}
+
+/// The integer programs, of every launch list.
+fn exact(page: &mut Page, report: &Report) {
+    let mut rows = Vec::new();
+    for (b, body) in launched(report) {
+        let Some(e) = &body.cover.exact else { continue };
+        rows.push(vec![
+            body.body.clone(),
+            b.rows_max.to_string(),
+            e.candidates.to_string(),
+            e.dominated.to_string(),
+            e.cut.to_string(),
+            e.variables.to_string(),
+            format!("{}/{}", e.cycle_cuts, e.rounds),
+            us(e.greedy_ns),
+            us(e.objective_ns),
+            us(e.bound_ns),
+            format!("{:.2}%", e.gap_ppm as f64 / 10_000.0),
+            e.kept_greedy.clone().unwrap_or_else(|| "cheaper".into()),
+        ]);
+    }
+    if rows.is_empty() {
+        return;
+    }
+    page.title(format!("Integer program, by body and launch list [counted; {}]", report.tag));
+    let heads = [
+        "=body", ">rows", ">cands", ">domin.", ">cut", ">vars", ">cycles", ">greedy", ">us", ">bound", ">gap",
+        "outcome",
+    ];
+    page.table(&heads, rows);
+    page.note("cycles: constraints against cyclic covers, and times the solver ran. An outcome but \"cheaper\": why greedy was kept.");
+}
+
+/// What was forced and forbidden.
+fn wishes(page: &mut Page, report: &Report) {
+    let mut rows = Vec::new();
+    for (b, body) in launched(report) {
+        let w = &body.cover.wishes;
+        let mut row = |a: &String, with: &String, what: String| {
+            rows.push(vec![body.body.clone(), b.rows_max.to_string(), a.clone(), with.clone(), what]);
+        };
+        w.forced.iter().for_each(|f| row(&f.a, &f.b, format!("forced, {:+} ns", f.delta_ns)));
+        w.forbidden.iter().for_each(|[a, with]| row(a, with, "forbidden".into()));
+    }
+    if !rows.is_empty() {
+        page.title(format!("Fusions that the command line asked for [{}]", report.tag));
+        page.table(&["=body", ">rows", "of", "with", "what"], rows);
+    }
+}
+
+/// Bodies that are launched, with their launch list.
+fn launched(report: &Report) -> impl Iterator<Item = (&Bucket, &Body)> {
+    let bodies = |b: &'_ Bucket, x: &Body| b.by_body.contains_key(&x.body);
+    report.buckets.iter().flat_map(move |b| b.bodies.iter().filter(move |x| bodies(b, x)).map(move |x| (b, x)))
 }
 
 /// Ops that have a kernel to themselves; launch lists that agree share a row.

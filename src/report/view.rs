@@ -85,6 +85,40 @@ pub struct Cover {
     pub fusions: u64,
     pub recomputed: u64,
     pub obstacles: BTreeMap<String, u64>,
+    /// The integer program, if it was asked.
+    pub exact: Option<Exact>,
+    pub wishes: Wishes,
+}
+
+/// What the integer program did.
+#[derive(Debug, Deserialize)]
+pub struct Exact {
+    pub candidates: u64,
+    pub dominated: u64,
+    /// Sets that were not looked at.
+    pub cut: u64,
+    pub variables: u64,
+    pub cycle_cuts: u64,
+    pub rounds: u64,
+    pub greedy_ns: u64,
+    pub objective_ns: u64,
+    pub bound_ns: u64,
+    pub gap_ppm: u64,
+    pub kept_greedy: Option<String>,
+}
+
+/// Fusions that the command line asked for.
+#[derive(Debug, Deserialize)]
+pub struct Wishes {
+    pub forced: Vec<Forced>,
+    pub forbidden: Vec<[String; 2]>,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Forced {
+    pub a: String,
+    pub b: String,
+    pub delta_ns: i64,
 }
 
 #[derive(Debug, Deserialize)]

@@ -212,6 +212,58 @@ pub fn begin() -> Graph {
     b.finish()
 }
 
+/// Embedding into four streams, their projection and square sum: at 4096 wide and 4 rows greedy takes the sum away from
+/// the projection first, and cannot give it back.
+pub fn streams_of(wide: u64) -> Graph {
+    let (mut b, n) = (Builder::new("begin"), 4);
+    let ids = b.input("ids", TensorType::plain(DType::I32, rows(&[])), Domain::Below(64));
+    let table = b.weight("embed_tokens", plain(DType::Bf16, &[64, wide]));
+    let x = b.add(Op::EmbedRows, &[table, ids]).unwrap();
+    let split = b.reshape(x, &rows(&[1, wide])).unwrap();
+    let copies = b.add(Op::Broadcast(rows(&[n, wide])), &[split]).unwrap();
+    let flat = b.reshape(copies, &rows(&[n * wide])).unwrap();
+    let z = linear(&mut b, flat, "hc_fn", 24, n * wide);
+    let f = b.cast(flat, DType::F32).unwrap();
+    let sq = b.binary(Binary::Mul, f, f).unwrap();
+    let sum = b.sum(sq, 1).unwrap();
+    b.output("streams", copies);
+    b.output("z", z);
+    b.output("sq", sum);
+    b.finish()
+}
+
+/// Mean of four streams, norm and head: fused, every workgroup of a wide head forms the norm anew.
+pub fn head(wide: u64, words: u64) -> Graph {
+    let mut b = Builder::new("head");
+    let x = streams(&mut b, &[4, wide]);
+    let f = b.cast(x, DType::F32).unwrap();
+    let sum = b.sum(f, 1).unwrap();
+    let quarter = b.constant(0.25);
+    let mean = b.binary(Binary::Mul, sum, quarter).unwrap();
+    let mean = b.reshape(mean, &rows(&[wide])).unwrap();
+    let mean = b.cast(mean, DType::Bf16).unwrap();
+    let h = norm(&mut b, mean, "norm.weight", wide);
+    let y = linear(&mut b, h, "lm_head.weight", words, wide);
+    b.output("hidden", h);
+    b.output("logits", y);
+    b.finish()
+}
+
+/// Two projections of a gated row, seven ops: fused, every workgroup forms the row anew.
+pub fn gated(wide: u64, out: u64) -> Graph {
+    let mut b = Builder::new("gated");
+    let x = streams(&mut b, &[wide]);
+    let f = b.cast(x, DType::F32).unwrap();
+    let s = b.unary(Unary::Sigmoid, f).unwrap();
+    let y = b.binary(Binary::Mul, f, s).unwrap();
+    let h = b.cast(y, DType::Bf16).unwrap();
+    let p = linear(&mut b, h, "p.weight", out, wide);
+    let q = linear(&mut b, h, "q.weight", 2 * out, wide);
+    b.output("p", p);
+    b.output("q", q);
+    b.finish()
+}
+
 pub fn all() -> Vec<Graph> {
     vec![swiglu(), router(), hyper(), conv(), delta(), begin()]
 }

@@ -1,0 +1,135 @@
+//! Candidates: op sets that can be kernels, each with what it stores and costs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use unglue_ir::graph::ValueId;
+
+use super::reach::{Bits, Reach};
+use crate::candidates::Evaluator;
+use crate::facts::Facts;
+
+/// An op set with a schedule.
+///
+/// A *soft* op is computed by every kernel that needs it and stored by none; any other op of a cover is *solid*: one
+/// kernel computes it, and stores what others read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    pub ops: Bits,
+    pub soft: Bits,
+    /// Ops outside that come directly before one inside.
+    pub needs: Bits,
+    /// Kernel and gap.
+    pub ns: u64,
+}
+
+impl Candidate {
+    pub fn is_solid(&self, op: usize) -> bool {
+        self.ops.contains(op) && !self.soft.contains(op)
+    }
+}
+
+/// The candidates of a body, ascending by their ops.
+#[derive(Clone, Debug, Default)]
+pub struct Pool {
+    pub list: Vec<Candidate>,
+    /// Left out: another choice of candidates does the same for no more.
+    pub dominated: u64,
+}
+
+/// Op sets by their ops and soft ops: ns, and whether they must stay.
+type Found = BTreeMap<(Vec<usize>, Vec<usize>), (u64, bool)>;
+
+/// All convex sets that the evaluator knows a schedule of; `kept` are never left out.
+pub fn pool(reach: &Reach, evaluator: &mut Evaluator, kept: &[(Bits, Bits)]) -> Pool {
+    let numbers = |bits: &Bits| bits.ones().collect::<Vec<_>>();
+    let must: BTreeSet<_> = kept.iter().map(|(ops, soft)| (numbers(ops), numbers(soft))).collect();
+    let mut sets: BTreeSet<(BTreeSet<ValueId>, BTreeSet<ValueId>)> = BTreeSet::new();
+    for (ops, writes, _) in evaluator.legal() {
+        let ops: BTreeSet<ValueId> = ops.iter().copied().collect();
+        let soft = soft_of(evaluator.facts, &ops, &writes.iter().copied().collect());
+        sets.insert((ops, soft));
+    }
+    let mut found: Found = BTreeMap::new();
+    for (ops, soft) in sets {
+        let bits = (reach.bits(&ops), reach.bits(&soft));
+        if !reach.between(&bits.0, &bits.1).is_clear() {
+            continue;
+        }
+        // The search asks for sets that store more than others read, too: the price is that of what they must store.
+        if let Ok(e) = evaluator.evaluate_set(&ops, &soft) {
+            let key = (numbers(&bits.0), numbers(&bits.1));
+            let keep = must.contains(&key);
+            found.insert(key, (e.cost.total(), keep));
+        }
+    }
+    prune(reach, found)
+}
+
+/// Ops whose values others need and this set does not store: each of their readers computes them.
+pub fn soft_of(facts: &Facts, ops: &BTreeSet<ValueId>, writes: &BTreeSet<ValueId>) -> BTreeSet<ValueId> {
+    let mut soft = BTreeSet::new();
+    for &op in ops.iter().rev() {
+        let elsewhere = |r: &ValueId| !ops.contains(r) || soft.contains(r);
+        let lost = |b: &ValueId| !writes.contains(b) && facts.readers(*b).iter().any(elsewhere);
+        if facts.results(op).iter().any(lost) {
+            soft.insert(op);
+        }
+    }
+    soft
+}
+
+fn prune(reach: &Reach, found: Found) -> Pool {
+    let n = reach.before.len();
+    let bits = |list: &[usize]| {
+        let mut b = Bits::with_capacity(n);
+        b.extend(list.iter().copied());
+        b
+    };
+    let all: Vec<(Candidate, bool)> = found
+        .iter()
+        .map(|((ops, soft), (ns, keep))| {
+            let ops = bits(ops);
+            (Candidate { needs: reach.needs(&ops), soft: bits(soft), ops, ns: *ns }, *keep)
+        })
+        .collect();
+    let by_ops: BTreeMap<(&Bits, &Bits), usize> =
+        all.iter().enumerate().map(|(i, (c, _))| ((&c.ops, &c.soft), i)).collect();
+    let mut pool = Pool::default();
+    for (c, keep) in &all {
+        let worse = !keep && c.ops.count_ones(..) > 1 && all.iter().any(|(part, _)| splits(&all, &by_ops, c, part));
+        if worse {
+            pool.dominated += 1;
+        } else {
+            pool.list.push(c.clone());
+        }
+    }
+    pool
+}
+
+/// True if `part` and another candidate together are `c`, cost no more, and one of them can run first.
+fn splits(
+    all: &[(Candidate, bool)],
+    by_ops: &BTreeMap<(&Bits, &Bits), usize>,
+    c: &Candidate,
+    part: &Candidate,
+) -> bool {
+    if part.ns >= c.ns || part.ops == c.ops || !part.ops.is_subset(&c.ops) {
+        return false;
+    }
+    let inside = |bits: &Bits, of: &Bits| {
+        let mut b = bits.clone();
+        b.intersect_with(of);
+        b
+    };
+    if part.soft != inside(&c.soft, &part.ops) {
+        return false;
+    }
+    let mut rest = c.ops.clone();
+    rest.difference_with(&part.ops);
+    let soft = inside(&c.soft, &rest);
+    let Some(other) = by_ops.get(&(&rest, &soft)).map(|i| &all[*i].0) else { return false };
+    // A soft op of one part that the other reads would not be stored.
+    let reads_soft = |a: &Candidate, b: &Candidate| !a.needs.is_disjoint(&b.soft);
+    let mutual = !part.needs.is_disjoint(&other.ops) && !other.needs.is_disjoint(&part.ops);
+    part.ns + other.ns <= c.ns && !mutual && !reads_soft(part, other) && !reads_soft(other, part)
+}

@@ -1,0 +1,321 @@
+//! The greedy search: starts from one op per kernel, and takes the move with the largest gain until none gains.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use unglue_ir::graph::ValueId;
+
+use crate::candidates::{self, Evaluator, GroupId, Move, Partition, Worth};
+use crate::error::PassError;
+use crate::facts::Facts;
+use crate::kernel::{Exactness, Kernel, KernelClass, Rejection, Step, Verdict};
+use crate::names;
+
+/// A group that the search held at some time.
+#[derive(Clone, Debug)]
+pub(crate) struct Held {
+    pub id: GroupId,
+    pub ops: BTreeSet<ValueId>,
+    /// What it stored.
+    pub writes: BTreeSet<ValueId>,
+    pub steps: Vec<Step>,
+}
+
+/// A partition, and what the search knows of moves on it.
+pub(crate) struct Search<'a> {
+    pub facts: &'a Facts<'a>,
+    pub evaluator: Evaluator<'a>,
+    pub partition: Partition,
+    /// Pairs of op sets that share no kernel.
+    pub forbid: Vec<(BTreeSet<ValueId>, BTreeSet<ValueId>)>,
+    /// Pairs of ops that share a kernel; forced before the search.
+    pub together: Vec<(ValueId, ValueId)>,
+    /// All groups so far.
+    pub held: Vec<Held>,
+    /// Partitions on the way, each with at most half the groups of the one before.
+    on_the_way: Vec<Partition>,
+    /// Fusions that made each group.
+    steps: BTreeMap<GroupId, Vec<Step>>,
+    /// Worth of each move on the present groups.
+    worths: BTreeMap<Move, Worth>,
+    pub fusions: u64,
+    searched: bool,
+}
+
+impl<'a> Search<'a> {
+    /// One op per kernel; moves are weighed only if `searched`.
+    pub fn new(facts: &'a Facts<'a>, evaluator: Evaluator<'a>, searched: bool) -> Search<'a> {
+        let mut search = Search {
+            facts,
+            evaluator,
+            partition: Partition::singles(facts),
+            forbid: vec![],
+            together: vec![],
+            held: vec![],
+            on_the_way: vec![],
+            steps: BTreeMap::new(),
+            worths: BTreeMap::new(),
+            fusions: 0,
+            searched,
+        };
+        search.restart();
+        search
+    }
+
+    /// Back to one op per kernel. What was evaluated stays known.
+    pub fn restart(&mut self) {
+        self.partition = Partition::singles(self.facts);
+        self.on_the_way = vec![self.partition.clone()];
+        (self.held, self.fusions) = (vec![], 0);
+        self.steps.clear();
+        self.worths.clear();
+        let all: BTreeSet<GroupId> = self.partition.groups.keys().copied().collect();
+        self.remember(&all);
+    }
+
+    /// Notes the present form of groups.
+    fn remember(&mut self, groups: &BTreeSet<GroupId>) {
+        for &id in groups {
+            let Some(ops) = self.partition.groups.get(&id).cloned() else { continue };
+            let Ok(e) = self.evaluator.evaluate(&self.partition, &ops, &BTreeSet::from([id])) else { continue };
+            let writes = e.carved.writes.iter().map(|(_, v)| *v).collect();
+            let steps = self.steps.get(&id).cloned().unwrap_or_default();
+            self.held.push(Held { id, ops, writes, steps });
+        }
+        let now = self.partition.groups.len();
+        if self.on_the_way.last().is_none_or(|p| p.groups.len() >= 2 * now) {
+            self.on_the_way.push(self.partition.clone());
+        }
+    }
+
+    /// The present partition and those on the way to it, coarse ones first.
+    pub fn levels(&self) -> Vec<Partition> {
+        let mut levels = self.on_the_way.clone();
+        if levels.last().is_some_and(|p| p.groups.len() > self.partition.groups.len()) {
+            levels.push(self.partition.clone());
+        }
+        levels.reverse();
+        levels
+    }
+
+    /// Takes a partition that was found elsewhere.
+    pub fn take(&mut self, partition: Partition, steps: BTreeMap<GroupId, Vec<Step>>) {
+        (self.partition, self.steps) = (partition, steps);
+        self.fusions = self.steps.values().map(|s| s.len() as u64).sum();
+        self.worths.clear();
+        for g in self.partition.groups.keys().copied().collect::<Vec<_>>() {
+            self.weigh_around(g);
+        }
+    }
+
+    /// Sum over the present groups; those without a schedule count nothing.
+    pub fn total_ns(&mut self) -> u64 {
+        let groups: Vec<_> = self.partition.groups.iter().map(|(g, ops)| (*g, ops.clone())).collect();
+        let mut sum = 0;
+        for (g, ops) in groups {
+            let e = self.evaluator.evaluate(&self.partition, &ops, &BTreeSet::from([g]));
+            sum += e.map_or(0, |e| e.cost.total());
+        }
+        sum
+    }
+
+    /// Takes the move with the largest gain until none gains; then tries groups that share no value, and starts over if
+    /// that helped.
+    pub fn greedy(&mut self) {
+        for g in self.partition.groups.keys().copied().collect::<Vec<_>>() {
+            self.weigh_around(g);
+        }
+        loop {
+            while let Some((mv, gain)) = self.best() {
+                self.apply(mv, gain, "gain");
+            }
+            if !self.weigh_strangers() {
+                return;
+            }
+        }
+    }
+
+    /// Weighs all moves of one group with its neighbours.
+    fn weigh_around(&mut self, g: GroupId) {
+        let neighbours = candidates::neighbours(self.facts, &self.partition, g);
+        for &n in &neighbours {
+            self.weigh(Move::Join(g.min(n), g.max(n)));
+        }
+        for s in neighbours.into_iter().chain([g]) {
+            if candidates::may_spread(self.facts, self.evaluator.stores, &self.partition, s) {
+                self.worths.remove(&Move::Spread(s));
+                self.weigh(Move::Spread(s));
+            }
+        }
+    }
+
+    fn weigh(&mut self, mv: Move) {
+        if !self.worths.contains_key(&mv) {
+            let worth = self.evaluator.worth(&self.partition, mv);
+            self.worths.insert(mv, worth);
+        }
+    }
+
+    /// Weighs pairs that share nothing; true if one of them gains and closes no cycle.
+    fn weigh_strangers(&mut self) -> bool {
+        let groups: Vec<GroupId> = self.partition.groups.keys().copied().collect();
+        for (i, &a) in groups.iter().enumerate() {
+            for &b in &groups[i + 1..] {
+                self.weigh(Move::Join(a, b));
+            }
+        }
+        self.best().is_some()
+    }
+
+    /// The legal move with the largest gain; of equals the first.
+    fn best(&self) -> Option<(Move, i64)> {
+        let mut gains: Vec<(i64, Move)> = self
+            .worths
+            .iter()
+            .filter_map(|(mv, w)| match w {
+                Worth::Gain(g) if *g > 0 => Some((*g, *mv)),
+                _ => None,
+            })
+            .collect();
+        gains.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
+        let edges = self.partition.edges(self.facts);
+        gains.into_iter().find(|(_, mv)| self.is_legal(*mv, &edges)).map(|(g, mv)| (mv, g))
+    }
+
+    fn is_legal(&self, mv: Move, edges: &BTreeMap<GroupId, BTreeSet<GroupId>>) -> bool {
+        match mv {
+            Move::Join(a, b) => Partition::may_join(edges, a, b) && !self.is_forbidden(a, b),
+            Move::Spread(g) => {
+                let readers = candidates::readers_of_group(self.facts, &self.partition, g);
+                !readers.is_empty() && !self.is_forced(g) && readers.iter().all(|r| !self.is_forbidden(g, *r))
+            }
+        }
+    }
+
+    /// True if the union of two groups breaks a wish.
+    pub fn is_forbidden(&self, a: GroupId, b: GroupId) -> bool {
+        let holds = |v: &ValueId| self.partition.groups[&a].contains(v) || self.partition.groups[&b].contains(v);
+        self.forbid.iter().any(|(x, y)| x.iter().any(holds) && y.iter().any(holds))
+    }
+
+    fn is_forced(&self, g: GroupId) -> bool {
+        let ops = &self.partition.groups[&g];
+        self.together.iter().any(|(a, b)| ops.contains(a) && ops.contains(b))
+    }
+
+    pub fn apply(&mut self, mv: Move, gain: i64, why: &str) {
+        self.fusions += 1;
+        let touched: BTreeSet<GroupId> = match mv {
+            Move::Join(a, b) => {
+                let text = format!("{}: {} ({why} {gain} ns)", self.group_text(a), self.group_text(b));
+                let mut ops = self.partition.remove(a);
+                ops.extend(self.partition.remove(b));
+                let mut steps = self.steps.remove(&a).unwrap_or_default();
+                steps.extend(self.steps.remove(&b).unwrap_or_default());
+                steps.push(Step { text, into: a.0, from: b.0 });
+                self.partition.insert(a, ops);
+                self.steps.insert(a, steps);
+                BTreeSet::from([a, b])
+            }
+            Move::Spread(g) => {
+                let readers = candidates::readers_of_group(self.facts, &self.partition, g);
+                let text = format!("recomputed {} ({why} {gain} ns)", self.group_text(g));
+                let ops = self.partition.remove(g);
+                let grown = self.steps.remove(&g).unwrap_or_default();
+                for &r in &readers {
+                    let mut joined = self.partition.remove(r);
+                    let needed = candidates::needed_of(self.facts, &ops, &joined);
+                    joined.extend(needed);
+                    self.partition.insert(r, joined);
+                    let steps = self.steps.entry(r).or_default();
+                    steps.extend(grown.iter().cloned());
+                    steps.push(Step { text: text.clone(), into: r.0, from: g.0 });
+                }
+                readers.into_iter().chain([g]).collect()
+            }
+        };
+        self.worths.retain(|mv, _| match mv {
+            Move::Join(a, b) => !touched.contains(a) && !touched.contains(b),
+            Move::Spread(g) => !touched.contains(g),
+        });
+        self.remember(&touched);
+        for g in touched {
+            if self.searched && self.partition.groups.contains_key(&g) {
+                self.weigh_around(g);
+            }
+        }
+    }
+
+    pub fn group_text(&self, g: GroupId) -> String {
+        self.ops_text(&self.partition.groups[&g])
+    }
+
+    /// The first ops of a set.
+    pub fn ops_text(&self, ops: &BTreeSet<ValueId>) -> String {
+        let first: Vec<String> = ops.iter().take(4).map(|op| candidates::op_text(self.facts, *op)).collect();
+        let more = if ops.len() > 4 { format!(" and {} more", ops.len() - 4) } else { String::new() };
+        format!("{}{more}", first.join(" "))
+    }
+
+    /// The groups as kernels, in launch order.
+    pub fn kernels(&mut self, exactness: Exactness) -> Result<Vec<Kernel>, PassError> {
+        let edges = self.partition.edges(self.facts);
+        let order = crate::launch_order::sort(&edges).ok_or_else(|| {
+            PassError::cover("cover-cycle", &self.facts.body.name, "kernels depend on each other", "internal")
+        })?;
+        let mut names = names::Names::new(&self.facts.body.name);
+        let mut kernels = Vec::with_capacity(order.len());
+        let mut named: BTreeMap<GroupId, String> = BTreeMap::new();
+        for &g in &order {
+            let ops = self.partition.groups[&g].clone();
+            let found = self.evaluator.evaluate(&self.partition, &ops, &BTreeSet::from([g])).map_err(|o| {
+                let place = format!("{}: {}", self.facts.body.name, self.group_text(g));
+                PassError::cover(
+                    "no-schedule",
+                    place,
+                    format!("{}: {}", o.rule, o.detail),
+                    "no kernel form takes this op",
+                )
+            })?;
+            let mut graph = found.carved.graph.clone();
+            let name = names.name(&graph, &ops);
+            graph.name = names::graph_name(&name);
+            named.insert(g, name.clone());
+            kernels.push(Kernel {
+                name,
+                class: KernelClass::of(&graph),
+                graph,
+                schedule: found.schedule.clone(),
+                reads: found.carved.reads.clone(),
+                writes: found.carved.writes.clone(),
+                exactness,
+                cost: found.cost,
+                recomputed: ops.iter().copied().filter(|op| self.partition.is_recomputed(*op)).collect(),
+                ops: ops.into_iter().collect(),
+                steps: self.steps.get(&g).cloned().unwrap_or_default(),
+                rejected: vec![],
+            });
+        }
+        for (kernel, g) in kernels.iter_mut().zip(&order) {
+            kernel.rejected = self.rejections(*g, &named, &edges);
+        }
+        Ok(kernels)
+    }
+
+    fn rejections(
+        &self,
+        g: GroupId,
+        named: &BTreeMap<GroupId, String>,
+        edges: &BTreeMap<GroupId, BTreeSet<GroupId>>,
+    ) -> Vec<Rejection> {
+        let neighbours = candidates::neighbours(self.facts, &self.partition, g);
+        let verdict = |n: GroupId| match self.worths.get(&Move::Join(g.min(n), g.max(n))) {
+            _ if !self.searched => Verdict::NotTried,
+            _ if self.is_forbidden(g, n) => Verdict::Forbidden,
+            Some(Worth::Obstacle(o)) => Verdict::Obstacle { rule: o.rule.into(), detail: o.detail.clone() },
+            _ if !Partition::may_join(edges, g, n) => Verdict::Cycle,
+            Some(Worth::Gain(gain)) => Verdict::Cost { loss_ns: gain.min(&0).unsigned_abs() },
+            None => Verdict::NotTried,
+        };
+        neighbours.into_iter().map(|n| Rejection { with: named[&n].clone(), verdict: verdict(n) }).collect()
+    }
+}

@@ -1,0 +1,91 @@
+//! Saturates and covers each body once per bucket, and plans the launches.
+
+use indicatif::ProgressBar;
+use unglue_ir::module::Module;
+use unglue_passes::cost::CostTable;
+use unglue_passes::report::{PassReport, report};
+use unglue_passes::schedule::Bucket;
+use unglue_passes::wishes::{How, Obeyed};
+use unglue_passes::{BodyCover, CoverOptions, Limits, Numerics, Plan, Strategy, cover, optimise, plan};
+
+use crate::cli;
+use crate::compile::{MAX_CTX, MAX_SEQS, ROWS, pool_size};
+use crate::error::CliError;
+use crate::source::Source;
+use crate::wish;
+
+/// What the passes made of a module.
+pub struct Fused {
+    pub module: Module,
+    pub plan: Plan,
+    pub report: PassReport,
+    /// By body and rows: the wishes that were obeyed there.
+    pub wishes: Vec<(String, u32, Obeyed)>,
+}
+
+pub fn strategy(cover: cli::Cover) -> Strategy {
+    match cover {
+        cli::Cover::Exact => Strategy::Exact,
+        cli::Cover::Greedy => Strategy::Greedy,
+        cli::Cover::None => Strategy::None,
+    }
+}
+
+pub fn fuse(source: &Source, args: &cli::Compile, bar: &ProgressBar) -> Result<Fused, CliError> {
+    let pool = pool_size(&source.module);
+    let pools = if pool == 0 { 0 } else { MAX_CTX.div_ceil(pool) };
+    let buckets: Vec<Bucket> = ROWS.iter().map(|&r| Bucket { rows_max: r, seqs_max: r.min(MAX_SEQS), pools }).collect();
+    let costs = CostTable::of("gfx1201").ok_or_else(|| CliError::Usage {
+        rule: "cost table",
+        found: "none".into(),
+        needed: "gfx1201".into(),
+    })?;
+    let mut module = source.module.clone();
+    let mut stats = Vec::new();
+    for body in &mut module.bodies {
+        bar.set_message(format!("saturating {}", body.name));
+        let (better, s) = optimise(body, Numerics::Exact, &Limits::default())?;
+        stats.push(s);
+        *body = better;
+    }
+    let wishes = wish::resolve(args, &source.module, &stats)?;
+    let mut covers: Vec<Vec<BodyCover>> = Vec::new();
+    for bucket in &buckets {
+        let mut list = Vec::new();
+        for (i, body) in module.bodies.iter().enumerate() {
+            bar.set_message(format!("forming kernels of {} for {} rows", body.name, bucket.rows_max));
+            let (force, forbid) = wishes.of(i, bucket.rows_max);
+            let options = CoverOptions { force, forbid, exactness: stats[i].exactness };
+            list.push(cover(body, bucket, costs, strategy(args.cover), &options)?);
+        }
+        covers.push(list);
+    }
+    let obeyed = obeyed(&covers);
+    wishes.check(&obeyed, &covers)?;
+    let plan = plan(&module, &covers, &buckets)?;
+    let report = report(&module, stats, &covers, &plan, costs);
+    Ok(Fused { module, plan, report, wishes: obeyed })
+}
+
+fn obeyed(covers: &[Vec<BodyCover>]) -> Vec<(String, u32, Obeyed)> {
+    let of = |(covers, rows): (&Vec<BodyCover>, u32)| {
+        let asked = covers.iter().filter(|c| c.stats.wishes != Obeyed::default());
+        asked.map(|c| (c.body.name.clone(), rows, c.stats.wishes.clone())).collect::<Vec<_>>()
+    };
+    covers.iter().zip(ROWS).flat_map(of).collect()
+}
+
+/// What the wishes of a body cost.
+pub fn wish_lines((body, rows, obeyed): &(String, u32, Obeyed)) -> Vec<String> {
+    let place = format!("in {body}, up to {rows} rows");
+    let forced = obeyed.forced.iter().map(|f| {
+        let how = match f.how {
+            How::Together => "they share a kernel without it",
+            How::Kernels => "their kernels were joined",
+            How::Ops => "the two ops were joined before the search",
+        };
+        format!("forced {} with {} {place}: {:+} ns (modelled; {how})", f.a, f.b, f.delta_ns)
+    });
+    let forbidden = obeyed.forbidden.iter().map(|[a, b]| format!("forbade {a} with {b} {place}"));
+    forced.chain(forbidden).collect()
+}
