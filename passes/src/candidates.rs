@@ -197,7 +197,6 @@ impl<'a> Evaluator<'a> {
     }
 
     fn weigh(&mut self, ops: &BTreeSet<ValueId>, writes: Vec<(String, ValueId)>) -> Result<Arc<Evaluated>, Obstacle> {
-        let facts = self.facts;
         let key: Key = (ops.iter().copied().collect(), writes.iter().map(|(_, v)| *v).collect());
         if let Some(known) = self.known.get(&key) {
             return known.clone();

@@ -93,7 +93,7 @@ impl Session {
     pub(super) fn read_part(&self, seq: &SequenceState, index: usize) -> Result<Value> {
         let state = &self.manifest().states[index];
         let shape = logical_shape(state, seq.len);
-        let mut bytes = vec![0; array_bytes(&shape, state.mem, &state.name)? as usize];
+        let mut bytes = zeroed(array_bytes(&shape, state.mem, &state.name)?)?;
         let mut rest = bytes.as_mut_slice();
         for (offset, len) in self.segments(seq, state)? {
             let (head, tail) = rest.split_at_mut((len as usize).min(rest.len()));
@@ -134,4 +134,14 @@ impl Session {
         let lengths = (0..bytes.div_ceil(page)).map(|i| (bytes - i * page).min(page));
         Ok(seq.blocks.iter().zip(lengths).map(|(&block, len)| (block as u64 * page, len)).collect())
     }
+}
+
+/// Host memory for a copy of state: its size comes from a manifest.
+fn zeroed(bytes: u64) -> Result<Vec<u8>> {
+    let failed = |_| RuntimeError::OutOfMemory { bytes, detail: "a copy of state on the host".into() };
+    let len = usize::try_from(bytes).unwrap_or(usize::MAX);
+    let mut out = Vec::new();
+    out.try_reserve_exact(len).map_err(failed)?;
+    out.resize(len, 0);
+    Ok(out)
 }
