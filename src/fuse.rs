@@ -2,7 +2,7 @@
 
 use indicatif::ProgressBar;
 use unglue_ir::module::Module;
-use unglue_passes::cost::CostTable;
+use unglue_passes::cost::GFX1201;
 use unglue_passes::report::{PassReport, report};
 use unglue_passes::schedule::Bucket;
 use unglue_passes::wishes::{How, Obeyed};
@@ -35,11 +35,8 @@ pub fn fuse(source: &Source, args: &cli::Compile, bar: &ProgressBar) -> Result<F
     let pool = pool_size(&source.module);
     let pools = if pool == 0 { 0 } else { MAX_CTX.div_ceil(pool) };
     let buckets: Vec<Bucket> = ROWS.iter().map(|&r| Bucket { rows_max: r, seqs_max: r.min(MAX_SEQS), pools }).collect();
-    let costs = CostTable::of("gfx1201").ok_or_else(|| CliError::Usage {
-        rule: "cost table",
-        found: "none".into(),
-        needed: "gfx1201".into(),
-    })?;
+    // x86-64 takes the cover and the schedules of gfx1201.
+    let costs = &GFX1201;
     let mut module = source.module.clone();
     let mut stats = Vec::new();
     for body in &mut module.bodies {

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
+use unglue_codegen::target;
 
 use super::compare::{Difference, Metric, Number, Scope};
 use super::limits::Exceeded;
@@ -161,7 +162,8 @@ fn kernel_row(name: &str, k: &Kernel) -> Vec<String> {
     let none = || "-".to_string();
     let form = k.form.as_ref();
     let launches = form.map(|f| f.launches.values().map(u64::to_string).collect::<Vec<_>>().join("/"));
-    let taken = k.taken.iter().find(|(target, _)| *target != "x86-64").map(|(_, t)| t);
+    let on_gpu = |target: &str| target::by_name(target).is_some_and(|t| t.gpu.is_some());
+    let taken = k.taken.iter().find(|(target, _)| on_gpu(target)).map(|(_, t)| t);
     let number = |n: Option<u64>| n.map_or_else(none, |n| n.to_string());
     vec![
         name.to_owned(),

@@ -3,8 +3,6 @@
 //! An entry of the table names a function of one lane and one of these executors. Operand k of a step is `args[k]`;
 //! sources follow the destinations.
 
-use half::f16;
-
 use super::env::Env;
 use super::fault::Fault;
 use super::op::Flow;
@@ -327,14 +325,6 @@ pub fn any<const N: usize>(
     let out = std::array::from_fn(|l| f(std::array::from_fn(|i| fetched[i][l])));
     write_any(w, s, result, &out, mask)?;
     Ok(Flow::Next)
-}
-
-/// Clamp of an f16 result, as bits.
-#[must_use]
-pub fn finish_f16(bits: u64, s: &Step) -> u64 {
-    let v = f16::from_bits(bits as u16);
-    let clamped = if v > f16::ZERO { v.min(f16::ONE) } else { f16::ZERO };
-    u64::from(if s.mods.clamp { clamped } else { v }.to_bits())
 }
 
 /// Writes the result of a comparison, 0 in inactive lanes, to the scalar destination, if there is one, else to exec.

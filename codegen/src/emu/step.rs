@@ -3,11 +3,9 @@
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-use half::{bf16, f16};
-
 use super::fault::{Fault, Trap};
 use super::op::{Literal, Op, accepts};
-use super::ops;
+use super::ops::{self, formats::to_f16};
 use crate::isa::{self, Arg, Constant, Half, Mods, Omod, Special, sreg};
 use crate::llvm::disasm;
 use crate::target::Target;
@@ -196,8 +194,9 @@ fn bits(constant: Constant, literal: Literal) -> u64 {
     // 1/(2 pi) is printed with the operand's digits.
     let float = |v: f64| match literal {
         Literal::B32 | Literal::F64ThenB32 => u64::from((v as f32).to_bits()),
-        Literal::F16 => u64::from(f16::from_f64(v).to_bits()),
-        Literal::Bf16 => u64::from(bf16::from_f64(v).to_bits()),
+        Literal::F16 => to_f16(v).into(),
+        // 1/(2 pi) is cut off, the others are exact.
+        Literal::Bf16 => u64::from((v as f32).to_bits() >> 16),
         Literal::B64 | Literal::I64 | Literal::F64 => v.to_bits(),
     };
     match (constant, literal) {

@@ -2,7 +2,8 @@
 
 use half::{bf16, f16};
 
-use crate::emu::approx::{F32, F64, Pick, pick_number};
+use super::double::{v_max_num_f64, v_min_num_f64};
+use super::valu_f32::{v_max_num_f32, v_min_num_f32};
 
 /// Functions of one integer width.
 macro_rules! integer {
@@ -67,16 +68,16 @@ pub(super) fn add_f32(old: u32, x: u32) -> u32 {
     (f32::from_bits(old) + f32::from_bits(x)).to_bits()
 }
 pub(super) fn min_num_f32(old: u32, x: u32) -> u32 {
-    pick_number(F32, Pick::Min, x.into(), old.into()) as u32
+    v_min_num_f32(x, old)
 }
 pub(super) fn max_num_f32(old: u32, x: u32) -> u32 {
-    pick_number(F32, Pick::Max, x.into(), old.into()) as u32
+    v_max_num_f32(x, old)
 }
 pub(super) fn min_num_f64(old: u64, x: u64) -> u64 {
-    pick_number(F64, Pick::Min, x, old)
+    v_min_num_f64(f64::from_bits(x), f64::from_bits(old)).to_bits()
 }
 pub(super) fn max_num_f64(old: u64, x: u64) -> u64 {
-    pick_number(F64, Pick::Max, x, old)
+    v_max_num_f64(f64::from_bits(x), f64::from_bits(old)).to_bits()
 }
 /// Applies a function to both halves.
 fn packed(old: u32, x: u32, f: impl Fn(u16, u16) -> u16) -> u32 {

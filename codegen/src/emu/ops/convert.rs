@@ -5,11 +5,12 @@
 
 use half::f16;
 
+use super::formats::clamp_f16;
 use super::fp8::{bf8_to_f32, f32_to_bf8, f32_to_fp8, fp8_to_f32};
 use super::{vector, vector_any};
 use crate::emu::count::Class;
 use crate::emu::fault::Fault;
-use crate::emu::lanes::{self, Width, any, finish_f16, u1};
+use crate::emu::lanes::{self, Width, any, u1};
 use crate::emu::op::{Flow, Literal, Op, accepts};
 use crate::emu::step::Step;
 use crate::emu::wave::Wave;
@@ -76,6 +77,11 @@ const fn pair(low: u16, high: u16) -> u32 {
     low as u32 | (high as u32) << 16
 }
 
+/// The clamp of an f16 result.
+fn clamped(bits: u64, s: &Step) -> u64 {
+    if s.mods.clamp { clamp_f16(bits as u32).into() } else { bits }
+}
+
 /// Rounds toward zero: one step back where rounding to nearest went away from it.
 fn toward_zero(x: f32) -> u16 {
     let near = f16::from_f32(x);
@@ -85,7 +91,7 @@ fn toward_zero(x: f32) -> u16 {
     }
 }
 
-fn v_cvt_pk_rtz_f16_f32(a: u32, b: u32) -> u32 {
+pub(super) fn v_cvt_pk_rtz_f16_f32(a: u32, b: u32) -> u32 {
     pair(toward_zero(f(a)), toward_zero(f(b)))
 }
 
@@ -258,7 +264,7 @@ macro_rules! to_half {
             dsts: 1,
             accepts: $accepts | accepts::CLAMP | accepts::DPP | accepts::OP_SEL,
             literal: Literal::$literal,
-            run: |w, _, s| any(w, s, Width::B16, [Width::$source], |x| finish_f16($f(x), s)),
+            run: |w, _, s| any(w, s, Width::B16, [Width::$source], |x| clamped($f(x), s)),
         }),+]
     };
 }

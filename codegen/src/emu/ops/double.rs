@@ -124,11 +124,11 @@ fn or_nan(a: f64, b: f64, take_first: bool) -> f64 {
     }
 }
 
-fn v_min_num_f64(a: f64, b: f64) -> f64 {
+pub(super) fn v_min_num_f64(a: f64, b: f64) -> f64 {
     number(a, b, below(a, b))
 }
 
-fn v_max_num_f64(a: f64, b: f64) -> f64 {
+pub(super) fn v_max_num_f64(a: f64, b: f64) -> f64 {
     number(a, b, below(b, a))
 }
 

@@ -13,47 +13,30 @@ use crate::emu::op::{Flow, Literal, Op, Run, accepts};
 use crate::emu::step::{Operand, Step};
 use crate::emu::wave::Wave;
 
-/// Changes a word per lane, in the order of lanes; `change` takes the lane and the old value.
-fn change32<R: Atomic>(
+/// Changes 4 or 8 bytes per lane, in the order of lanes; `change` takes the lane and the old value.
+fn change<R: Atomic>(
     w: &mut Wave,
     env: &mut Env<'_>,
     s: &Step,
-    change: impl Fn(usize, u32) -> u32,
-) -> Result<Flow, Fault> {
-    let first = usize::from(s.mods.returns);
-    let (at, exec) = (R::addresses(w, s, first, first + 2)?, w.exec());
-    let mut old = [0; 32];
-    for (lane, (slot, at)) in old.iter_mut().zip(&at).enumerate() {
-        if exec >> lane & 1 == 1 {
-            *slot = R::atomic(w, env, *at, |old| change(lane, old))?;
-        }
-    }
-    if s.mods.returns {
-        w.set_lanes(dst(s)?, &old, exec);
-    }
-    R::count(env, &at, exec, 4, Direction::Atomic);
-    Ok(Flow::Next)
-}
-
-/// As [`change32`], of 8 bytes.
-fn change64<R: Atomic>(
-    w: &mut Wave,
-    env: &mut Env<'_>,
-    s: &Step,
+    bytes: u32,
     change: impl Fn(usize, u64) -> u64,
 ) -> Result<Flow, Fault> {
     let first = usize::from(s.mods.returns);
-    let (at, exec) = (R::addresses(w, s, first, first + 2)?, w.exec());
-    let mut old = [0; 32];
-    for (lane, (slot, at)) in old.iter_mut().zip(&at).enumerate() {
-        if exec >> lane & 1 == 1 {
-            *slot = R::atomic64(w, env, *at, |old| change(lane, old))?;
-        }
+    let (at, exec, wide) = (R::addresses(w, s, first, first + 2)?, w.exec(), bytes == 8);
+    let mut old = [0u64; 32];
+    for lane in (0..32).filter(|l| exec >> l & 1 == 1) {
+        old[lane] = if wide {
+            R::atomic64(w, env, at[lane], |old| change(lane, old))?
+        } else {
+            R::atomic(w, env, at[lane], |old| change(lane, old.into()) as u32)?.into()
+        };
     }
-    if s.mods.returns {
+    if s.mods.returns && wide {
         w.set_lanes64(dst(s)?, &old, exec);
+    } else if s.mods.returns {
+        w.set_lanes(dst(s)?, &old.map(|x| x as u32), exec);
     }
-    R::count(env, &at, exec, 8, Direction::Atomic);
+    R::count(env, &at, exec, bytes, Direction::Atomic);
     Ok(Flow::Next)
 }
 
@@ -67,24 +50,24 @@ fn data(s: &Step) -> Result<u8, Fault> {
 
 fn one32<R: Atomic>(w: &mut Wave, env: &mut Env<'_>, s: &Step, f: fn(u32, u32) -> u32) -> Result<Flow, Fault> {
     let x = w.lanes(Operand::V(data(s)?));
-    change32::<R>(w, env, s, |lane, old| f(old, x[lane]))
+    change::<R>(w, env, s, 4, |lane, old| f(old as u32, x[lane]).into())
 }
 
 fn one64<R: Atomic>(w: &mut Wave, env: &mut Env<'_>, s: &Step, f: fn(u64, u64) -> u64) -> Result<Flow, Fault> {
     let x = w.lanes64(Operand::V(data(s)?));
-    change64::<R>(w, env, s, |lane, old| f(old, x[lane]))
+    change::<R>(w, env, s, 8, |lane, old| f(old, x[lane]))
 }
 
 /// The new value lies before the one to compare with.
 fn cmpswap_b32<R: Atomic>(w: &mut Wave, env: &mut Env<'_>, s: &Step) -> Result<Flow, Fault> {
     let both = w.lanes64(Operand::V(data(s)?));
-    change32::<R>(w, env, s, |lane, old| if old == (both[lane] >> 32) as u32 { both[lane] as u32 } else { old })
+    change::<R>(w, env, s, 4, |lane, old| if old == both[lane] >> 32 { both[lane] & 0xffff_ffff } else { old })
 }
 
 fn cmpswap_b64<R: Atomic>(w: &mut Wave, env: &mut Env<'_>, s: &Step) -> Result<Flow, Fault> {
     let n = data(s)?;
     let (new, expected) = (w.lanes64(Operand::V(n)), w.lanes64(Operand::V(n.wrapping_add(2))));
-    change64::<R>(w, env, s, |lane, old| if old == expected[lane] { new[lane] } else { old })
+    change::<R>(w, env, s, 8, |lane, old| if old == expected[lane] { new[lane] } else { old })
 }
 
 const fn atomic(name: &'static str, run: Run) -> Op {

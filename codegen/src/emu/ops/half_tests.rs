@@ -273,33 +273,3 @@ fn halves_of_registers() {
     let (lanes, _) = super::half::half_source(&w, &named, 2, 1).unwrap();
     assert_eq!(lanes[0], 0x4000);
 }
-
-#[test]
-#[ignore = "prints a time"]
-fn wmma_time() {
-    let step =
-        crate::emu::step::step("v_wmma_f32_16x16x16_bf16 v[0:7], v[8:11], v[12:15], v[0:7]", 0, 256, 106).unwrap();
-    let (mut w, mut around, code) =
-        (Wave::new(0), Surroundings::default(), crate::emu::step::decode(&[], target(), 256, 106));
-    let (mut barrier, mut counts, code) =
-        (crate::emu::group::Barrier::new(1), crate::emu::Counts::default(), code.unwrap());
-    let mut env = crate::emu::env::Env {
-        code: &code,
-        space: &around.space,
-        lds: &mut around.lds,
-        barrier: &mut barrier,
-        counts: &mut counts,
-        code_address: 0,
-        scratch_bytes: 0,
-        perturb: None,
-    };
-    let mut least = std::time::Duration::MAX;
-    for _ in 0..100 {
-        let start = std::time::Instant::now();
-        for _ in 0..100 {
-            (step.op.run)(&mut w, &mut env, &step).unwrap();
-        }
-        least = least.min(start.elapsed() / 100);
-    }
-    println!("{least:?} each");
-}

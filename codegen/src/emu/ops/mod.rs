@@ -9,7 +9,7 @@ mod cross_lane;
 mod dot;
 mod double;
 mod f32_special;
-mod formats;
+pub(super) mod formats;
 mod fp8;
 mod global;
 mod global_atomic;

@@ -4,12 +4,15 @@ use std::cmp::Ordering;
 
 use half::f16;
 
+use super::convert::v_cvt_pk_rtz_f16_f32;
+use super::formats::{Format, clamp_f16, clamp_f32, finish_half, to_f16};
+use super::half::{v_fma_f16, v_max_num_f16, v_maximum_f16, v_min_num_f16, v_minimum_f16};
 use super::scalar_run::{accumulate, compare, keep, scalar, ternary, unary, write};
-use crate::emu::approx::{self, F16, F32, Pick, finish, finish_f16, pick_nan, pick_number, round_f16, truncate_f16};
+use super::valu_f32::{v_fma_f32, v_max_num_f32, v_maximum_f32, v_min_num_f32, v_minimum_f32};
+use crate::emu::approx::finish;
 use crate::emu::count::Class;
 use crate::emu::env::Env;
 use crate::emu::fault::Fault;
-use crate::emu::lanes;
 use crate::emu::op::{Flow, Literal, Op, Run, accepts};
 use crate::emu::step::Step;
 use crate::emu::wave::Wave;
@@ -32,19 +35,19 @@ fn s_mul_f32(a: u32, b: u32) -> u32 {
     (f(a) * f(b)).to_bits()
 }
 fn s_min_num_f32(a: u32, b: u32) -> u32 {
-    pick_number(F32, Pick::Min, a.into(), b.into()) as u32
+    v_min_num_f32(a, b)
 }
 fn s_max_num_f32(a: u32, b: u32) -> u32 {
-    pick_number(F32, Pick::Max, a.into(), b.into()) as u32
+    v_max_num_f32(a, b)
 }
 fn s_minimum_f32(a: u32, b: u32) -> u32 {
-    pick_nan(F32, Pick::Min, a.into(), b.into()) as u32
+    v_minimum_f32(a, b)
 }
 fn s_maximum_f32(a: u32, b: u32) -> u32 {
-    pick_nan(F32, Pick::Max, a.into(), b.into()) as u32
+    v_maximum_f32(a, b)
 }
 fn s_cvt_pk_rtz_f16_f32(a: u32, b: u32) -> u32 {
-    u32::from(truncate_f16(f(a))) | u32::from(truncate_f16(f(b))) << 16
+    v_cvt_pk_rtz_f16_f32(a, b)
 }
 
 const BINARY: &[Op] = &scalar!(1, B32, keep:
@@ -52,7 +55,7 @@ const BINARY: &[Op] = &scalar!(1, B32, keep:
     s_cvt_pk_rtz_f16_f32);
 
 fn s_fmac_f32(a: u32, b: u32, d: u32) -> u32 {
-    f(a).mul_add(f(b), f(d)).to_bits()
+    v_fma_f32(a, b, d)
 }
 /// The constant is printed last.
 fn s_fmaak_f32(a: u32, b: u32, k: u32) -> u32 {
@@ -121,11 +124,9 @@ fn half_binary(w: &mut Wave, s: &Step, f: impl Fn(f32, f32) -> f32) -> Result<Fl
     write_half(w, s, value.to_bits())
 }
 
-type Chooser = fn(approx::Format, Pick, u64, u64) -> u64;
-
-fn half_pick(w: &mut Wave, s: &Step, choose: Chooser, pick: Pick) -> Result<Flow, Fault> {
-    let (a, b) = (w.scalar(s.args[1]) & 0xffff, w.scalar(s.args[2]) & 0xffff);
-    write_half(w, s, choose(F16, pick, a.into(), b.into()) as u16)
+fn half_choose(w: &mut Wave, s: &Step, choose: fn(u32, u32) -> u32) -> Result<Flow, Fault> {
+    let chosen = choose(w.scalar(s.args[1]) & 0xffff, w.scalar(s.args[2]) & 0xffff);
+    write_half(w, s, chosen as u16)
 }
 
 fn s_cvt_f16_f32(w: &mut Wave, s: &Step) -> Result<Flow, Fault> {
@@ -135,7 +136,7 @@ fn s_cvt_f16_f32(w: &mut Wave, s: &Step) -> Result<Flow, Fault> {
 
 fn s_fmac_f16(w: &mut Wave, s: &Step) -> Result<Flow, Fault> {
     let [a, b, d] = [1, 2, 0].map(|k: usize| f64::from(h(w.scalar(s.args[k]))));
-    write_half(w, s, round_f16(a.mul_add(b, d)))
+    write_half(w, s, to_f16(v_fma_f16(a, b, d)) as u16)
 }
 
 const fn salu(name: &'static str, literal: Literal, run: Run) -> Op {
@@ -152,10 +153,10 @@ const HALF: &[Op] = &[
     salu("s_sub_f16", Literal::F16, |w, _, s| half_binary(w, s, |a, b| a - b)),
     salu("s_mul_f16", Literal::F16, |w, _, s| half_binary(w, s, |a, b| a * b)),
     salu("s_fmac_f16", Literal::F16, |w, _, s| s_fmac_f16(w, s)),
-    salu("s_min_num_f16", Literal::F16, |w, _, s| half_pick(w, s, pick_number, Pick::Min)),
-    salu("s_max_num_f16", Literal::F16, |w, _, s| half_pick(w, s, pick_number, Pick::Max)),
-    salu("s_minimum_f16", Literal::F16, |w, _, s| half_pick(w, s, pick_nan, Pick::Min)),
-    salu("s_maximum_f16", Literal::F16, |w, _, s| half_pick(w, s, pick_nan, Pick::Max)),
+    salu("s_min_num_f16", Literal::F16, |w, _, s| half_choose(w, s, v_min_num_f16)),
+    salu("s_max_num_f16", Literal::F16, |w, _, s| half_choose(w, s, v_max_num_f16)),
+    salu("s_minimum_f16", Literal::F16, |w, _, s| half_choose(w, s, v_minimum_f16)),
+    salu("s_maximum_f16", Literal::F16, |w, _, s| half_choose(w, s, v_maximum_f16)),
 ];
 
 /// The float comparisons of a format. Those with `n` hold when the one that they deny does not: a NaN matters.
@@ -208,17 +209,14 @@ fn source(w: &Wave, s: &Step, sign: u32) -> u32 {
 
 fn transcendental_f32(w: &mut Wave, env: &Env<'_>, s: &Step, exact: fn(f64) -> f64) -> Result<Flow, Fault> {
     let x = source(w, s, 1 << 31);
-    let mut value = f(finish(env.perturb, x, exact(f(x).into())));
-    if s.mods.clamp {
-        value = if value > 0.0 { value.min(1.0) } else { 0.0 };
-    }
-    write(w, s, value.to_bits())
+    let value = finish(env.perturb, x, exact(f(x).into()));
+    write(w, s, if s.mods.clamp { clamp_f32(value) } else { value })
 }
 
 fn transcendental_f16(w: &mut Wave, env: &Env<'_>, s: &Step, exact: fn(f64) -> f64) -> Result<Flow, Fault> {
     let x = source(w, s, 1 << 15) as u16;
-    let value = finish_f16(env.perturb, x, exact(f16::from_bits(x).to_f64()));
-    write_half(w, s, lanes::finish_f16(value.into(), s) as u16)
+    let value = finish_half(Format::F16, env.perturb, x.into(), exact(f16::from_bits(x).to_f64()));
+    write_half(w, s, if s.mods.clamp { clamp_f16(value) } else { value } as u16)
 }
 
 const fn transcendental(name: &'static str, literal: Literal, run: Run) -> Op {

@@ -113,19 +113,19 @@ const fn nan(a: u32, b: u32, first: bool) -> u32 {
     if signals(a) { quiet(a) } else { out }
 }
 
-const fn v_min_num_f32(a: u32, b: u32) -> u32 {
+pub(super) const fn v_min_num_f32(a: u32, b: u32) -> u32 {
     number(a, b, key(a) < key(b))
 }
 
-const fn v_max_num_f32(a: u32, b: u32) -> u32 {
+pub(super) const fn v_max_num_f32(a: u32, b: u32) -> u32 {
     number(a, b, key(a) > key(b))
 }
 
-const fn v_minimum_f32(a: u32, b: u32) -> u32 {
+pub(super) const fn v_minimum_f32(a: u32, b: u32) -> u32 {
     nan(a, b, key(a) < key(b))
 }
 
-const fn v_maximum_f32(a: u32, b: u32) -> u32 {
+pub(super) const fn v_maximum_f32(a: u32, b: u32) -> u32 {
     nan(a, b, key(a) > key(b))
 }
 
