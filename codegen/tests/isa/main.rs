@@ -19,7 +19,6 @@ mod division;
 mod dot;
 mod double;
 mod dpp;
-mod dual;
 mod faults;
 mod float32;
 mod forms;
