@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use unglue_ir::graph::Graph;
 
-use crate::schedule::{Bucket, Schedule};
+use crate::schedule::{Bucket, Form, Schedule, Section};
 use crate::traffic::{self, Traffic};
 
 /// A constant of the machine model.
@@ -72,6 +72,13 @@ pub struct CostTable {
     pub acquire: Constant,
     /// What the last workgroup pulls of exchanged data that it does not copy first.
     pub exchange: Constant,
+}
+
+impl CostTable {
+    /// What a kernel of this time costs the next one: behind a long one the launch is hidden.
+    fn gap_after(&self, ns: u64) -> u64 {
+        if ns > self.gap_hidden_above.value { self.gap_hidden.value } else { self.gap.value }
+    }
 }
 
 const CM: &str = "specs/costmodel.md";
@@ -171,6 +178,36 @@ impl KernelCost {
 
 /// Predicted time of a kernel in a bucket.
 pub fn kernel_cost(graph: &Graph, schedule: &Schedule, bucket: &Bucket, table: &CostTable) -> KernelCost {
+    match &schedule.form {
+        Form::Beside(sections) => beside_cost(graph, sections, bucket, table),
+        _ => one_cost(graph, schedule, bucket, table),
+    }
+}
+
+/// Sections run at once: the launch takes as long as the slowest of them alone, and not less than all their work takes
+/// on the whole machine.
+fn beside_cost(graph: &Graph, sections: &[Section], bucket: &Bucket, table: &CostTable) -> KernelCost {
+    let alone: Vec<KernelCost> =
+        sections.iter().map(|s| one_cost(&s.graph(graph), &s.schedule, bucket, table)).collect();
+    let mut traffic = Traffic::default();
+    alone.iter().for_each(|c| traffic.add(&c.traffic));
+    let t0_ns = alone.iter().map(|c| c.t0_ns).max().unwrap_or(0);
+    let at = |amount: u64, rate: Constant| amount.div_ceil(rate.value.max(1));
+    let memory = at(traffic.dram(), table.dram) + at(traffic.cache(), table.cache);
+    let work = memory.max(at(traffic.lane_ops, table.lanes)).max(at(traffic.tile_flops, table.tiles));
+    let slowest = alone.iter().max_by_key(|c| c.ns).copied();
+    let ns = slowest.map_or(0, |c| c.ns).max(t0_ns + work);
+    KernelCost {
+        ns,
+        gap_ns: table.gap_after(ns),
+        t0_ns,
+        traffic,
+        workgroups: sections.iter().map(Section::workgroups).sum(),
+        bound: slowest.map_or(Bound::Latency, |c| c.bound),
+    }
+}
+
+fn one_cost(graph: &Graph, schedule: &Schedule, bucket: &Bucket, table: &CostTable) -> KernelCost {
     let workgroups = schedule.workgroups(bucket).max(1);
     let traffic = traffic::traffic(graph, schedule, bucket);
     let t0_ns = table.start.value + traffic::chain(graph, schedule, bucket, table);
@@ -192,9 +229,7 @@ pub fn kernel_cost(graph: &Graph, schedule: &Schedule, bucket: &Bucket, table: &
         _ if dram >= cache => Bound::Dram,
         _ => Bound::Cache,
     };
-    let hidden = ns > table.gap_hidden_above.value;
-    let gap_ns = if hidden { table.gap_hidden.value } else { table.gap.value };
-    KernelCost { ns, gap_ns, t0_ns, traffic, workgroups, bound }
+    KernelCost { ns, gap_ns: table.gap_after(ns), t0_ns, traffic, workgroups, bound }
 }
 
 /// What the last workgroup alone takes for its bytes and operations, while the others have nothing left to do.

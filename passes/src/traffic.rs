@@ -38,6 +38,33 @@ pub struct Traffic {
 }
 
 impl Traffic {
+    pub(crate) fn add(&mut self, other: &Traffic) {
+        let Traffic {
+            weight_bytes,
+            state_bytes,
+            read_bytes,
+            reread_bytes,
+            written_bytes,
+            flops,
+            tile_flops,
+            lane_ops,
+            copied_bytes,
+            loaded_bytes,
+            finish_ops,
+        } = *other;
+        self.weight_bytes += weight_bytes;
+        self.state_bytes += state_bytes;
+        self.read_bytes += read_bytes;
+        self.reread_bytes += reread_bytes;
+        self.written_bytes += written_bytes;
+        self.flops += flops;
+        self.tile_flops += tile_flops;
+        self.lane_ops += lane_ops;
+        self.copied_bytes += copied_bytes;
+        self.loaded_bytes += loaded_bytes;
+        self.finish_ops += finish_ops;
+    }
+
     pub fn dram(&self) -> u64 {
         self.weight_bytes + self.state_bytes
     }

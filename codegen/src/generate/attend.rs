@@ -29,7 +29,7 @@ struct Attention {
 
 impl Gen<'_> {
     pub fn attend_form(&mut self, node: ValueId, heads: u64, width: u64) -> Res<()> {
-        self.row = self.b.group(1);
+        self.row = self.group(1);
         let rows = self.scalar(StepScalar::Rows);
         let here = self.b.cmp(Cmp::Lt, self.row, rows);
         self.when(here, |s| {
@@ -46,7 +46,7 @@ impl Gen<'_> {
         let (latent, _) = self.leaf(state_leaf(self.g, args[1]))?;
         let (ids, _) = self.leaf(strip_reshapes(self.g, args[2]))?;
         let selected = self.elements(args[2])?;
-        let head = self.b.group(0);
+        let head = self.group(0);
         let per_row = self.b.i((heads * width) as i64);
         let row = self.b.mul(self.row, per_row);
         let w = self.b.i(width as i64);
@@ -212,7 +212,7 @@ impl Gen<'_> {
     }
 
     fn attend_outputs(&mut self, a: &Attention, partial: Place, waves: u64, sum: Val, any: Val) -> Res<()> {
-        let head = Ix::uni(self.b.group(0));
+        let head = Ix::uni(self.group(0));
         self.for_elements(a.width, |s, at| {
             let parts: Vec<Val> = (0..waves)
                 .map(|w| {

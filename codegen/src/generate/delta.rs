@@ -40,7 +40,7 @@ impl Gen<'_> {
         let Op::DeltaRule { order: Order::Strided(chains) } = self.g.node(node).op else {
             return self.fault(node, "order");
         };
-        let (head, seq) = (self.b.group(0), self.b.group(1));
+        let (head, seq) = (self.group(0), self.group(1));
         let seqs = self.scalar(StepScalar::Seqs);
         let here = self.b.cmp(Cmp::Lt, seq, seqs);
         self.when(here, |s| {

@@ -24,7 +24,7 @@ impl Gen<'_> {
     pub fn finish_stage(&mut self, s: &Skinny, rows: Val) -> Res<()> {
         let Some(finish) = &s.finish else { return Ok(()) };
         let (mut start, mut arrivals, mut all) = (0, 0, true);
-        let block = self.b.group(0);
+        let block = self.group(0);
         let mut comes = self.b.bool(false);
         for (i, segment) in s.segments.iter().enumerate() {
             let blocks = Skinny::blocks(segment, self.b.waves());

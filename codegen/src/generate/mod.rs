@@ -5,6 +5,7 @@
 //! evaluated element by element by one function ([`eval`]) over whatever index the form gives it.
 
 mod attend;
+mod beside;
 mod delta;
 mod eval;
 mod finish;
@@ -24,7 +25,7 @@ use std::collections::{BTreeSet, HashMap};
 use unglue_ir::graph::{Graph, ValueId};
 use unglue_ir::infer::op_name;
 use unglue_ir::types::{Dim, TensorType};
-use unglue_passes::schedule::{Bucket, Form, Schedule};
+use unglue_passes::schedule::{Bucket, Form, Schedule, Section};
 
 use crate::error::CodegenError;
 use crate::gates::Stream;
@@ -62,6 +63,12 @@ enum Kept {
     Lane(Vec<Val>),
 }
 
+/// A section of a launch and its own graph.
+struct Part<'a> {
+    section: &'a Section,
+    graph: Graph,
+}
+
 /// State of one kernel's generation.
 struct Gen<'a> {
     name: &'a str,
@@ -75,6 +82,8 @@ struct Gen<'a> {
     memo: Vec<HashMap<(ValueId, Vec<Ix>), Val>>,
     /// Row of the step that is being formed (uniform).
     row: Val,
+    /// The workgroup's place in the grid of the section that is being formed; `None` if the launch has one section.
+    place: Option<[Val; 3]>,
     /// Head axis that the scope fixes: its extent and number.
     head: Option<(u64, Val)>,
     /// Lanes that have an element.
@@ -88,6 +97,8 @@ struct Gen<'a> {
 /// [`CodegenError::Generate`] for an op that the schedule should have refused, [`CodegenError::Verify`] if the program
 /// breaks a rule.
 pub fn generate(name: &str, g: &Graph, schedule: &Schedule, bucket: Bucket) -> Result<Generated, CodegenError> {
+    let sections = if let Form::Beside(sections) = &schedule.form { sections.as_slice() } else { &[] };
+    let parts: Vec<Part> = sections.iter().map(|section| Part { section, graph: section.graph(g) }).collect();
     let mut b = Builder::new(name, schedule.waves);
     let row = b.i(0);
     let mut generator = Gen {
@@ -100,18 +111,16 @@ pub fn generate(name: &str, g: &Graph, schedule: &Schedule, bucket: Bucket) -> R
         kept: HashMap::new(),
         memo: vec![HashMap::new()],
         row,
+        place: None,
         head: None,
         mask: None,
         streams: BTreeSet::new(),
     };
     generator.iface.exchanged = finish::exchanged_outputs(g, schedule);
-    match &schedule.form {
-        Form::Row { rows } => generator.row_form(*rows)?,
-        Form::Skinny(s) => generator.skinny_form(s)?,
-        Form::Delta { node, heads, .. } => generator.delta_form(*node, *heads)?,
-        Form::Attend { node, heads, width } => generator.attend_form(*node, *heads, *width)?,
-        Form::Scores { node } => generator.scores_form(*node)?,
-        Form::Select { node } => generator.select_form(*node)?,
+    if parts.is_empty() {
+        generator.one_form()?;
+    } else {
+        generator.beside_form(&parts)?;
     }
     let uses = generator.iface.uses;
     let program = generator.b.finish();
@@ -120,6 +129,18 @@ pub fn generate(name: &str, g: &Graph, schedule: &Schedule, bucket: Bucket) -> R
 }
 
 impl<'a> Gen<'a> {
+    fn one_form(&mut self) -> Res<()> {
+        match &self.schedule.form {
+            Form::Row { rows } => self.row_form(*rows),
+            Form::Skinny(s) => self.skinny_form(s),
+            Form::Delta { node, heads, .. } => self.delta_form(*node, *heads),
+            Form::Attend { node, heads, width } => self.attend_form(*node, *heads, *width),
+            Form::Scores { node } => self.scores_form(*node),
+            Form::Select { node } => self.select_form(*node),
+            Form::Beside(_) => self.fault(ValueId(0), "sections in a section"),
+        }
+    }
+
     fn fault<T>(&self, id: ValueId, found: impl Into<String>) -> Res<T> {
         Err(CodegenError::Generate {
             kernel: self.name.into(),

@@ -11,7 +11,7 @@ pub const FAULT_TOKEN: i64 = 1;
 
 impl Gen<'_> {
     pub fn row_form(&mut self, rows: Dim) -> Res<()> {
-        self.row = self.b.group(0);
+        self.row = self.group(0);
         let count = self.scalar(if rows == Dim::Logits { StepScalar::Logits } else { StepScalar::Rows });
         let here = self.b.cmp(Cmp::Lt, self.row, count);
         self.when(here, |s| {

@@ -16,7 +16,7 @@ const VEC: u64 = 8;
 
 impl Gen<'_> {
     pub fn scores_form(&mut self, node: ValueId) -> Res<()> {
-        self.row = self.b.group(1);
+        self.row = self.group(1);
         let rows = self.scalar(StepScalar::Rows);
         let here = self.b.cmp(Cmp::Lt, self.row, rows);
         self.when(here, |s| s.score_pools(node))
@@ -27,7 +27,7 @@ impl Gen<'_> {
         let StateKind::Pool { width, pool } = *self.state_kind(args[2])? else { return self.fault(node, "not a pool") };
         let heads = self.dims(args[0])?[0];
         let total = self.bucket.pools;
-        let (x, wave) = (self.b.group(0), self.b.wave());
+        let (x, wave) = (self.group(0), self.b.wave());
         let (waves, lanes) = (self.b.i(i64::from(self.b.waves())), self.b.i(32));
         let number = self.b.mul(x, waves);
         let number = self.b.add(number, wave);

@@ -23,7 +23,7 @@ struct Selection {
 impl Gen<'_> {
     pub fn select_form(&mut self, node: ValueId) -> Res<()> {
         let Op::IndexSelect { budget, pool, tail } = self.g.node(node).op else { return self.fault(node, "op") };
-        self.row = self.b.group(0);
+        self.row = self.group(0);
         let rows = self.scalar(StepScalar::Rows);
         let here = self.b.cmp(Cmp::Lt, self.row, rows);
         self.when(here, |s| {

@@ -48,7 +48,7 @@ impl Gen<'_> {
     pub fn skinny_form(&mut self, s: &Skinny) -> Res<()> {
         let rows = self.row_count();
         if s.rows_on_grid {
-            self.row = self.b.group(2);
+            self.row = self.group(2);
             let here = self.b.cmp(Cmp::Lt, self.row, rows);
             return self.when(here, |g| {
                 g.prologue(s)?;
@@ -101,13 +101,13 @@ impl Gen<'_> {
 
     /// True in the first workgroup along the grid axes that do not count rows.
     fn first_group(&mut self) -> Val {
-        let (x, y) = (self.b.group(0), self.b.group(1));
+        let (x, y) = (self.group(0), self.group(1));
         let sum = self.b.bin(Bin::Or, x, y);
         self.is(Cmp::Eq, sum, 0)
     }
 
     fn segments(&mut self, s: &Skinny, rows: Val) -> Res<()> {
-        let block = self.b.group(0);
+        let block = self.group(0);
         let mut start = 0u64;
         for segment in &s.segments {
             let blocks = Skinny::blocks(segment, self.b.waves());
@@ -247,7 +247,7 @@ impl Gen<'_> {
         let elements: u64 = shape.iter().product();
         let choice = match (j, y) {
             (Some(j), _) => self.b.i(j as i64),
-            (None, YAxis::Choices(_) | YAxis::Heads(_)) => self.b.group(1),
+            (None, YAxis::Choices(_) | YAxis::Heads(_)) => self.group(1),
             _ => self.b.i(0),
         };
         let wide = elements > WIDE_ELEMENTS;
@@ -550,8 +550,8 @@ impl Gen<'_> {
                 .map(|((l, &i), &n)| match l {
                     Label::Out if n == 1 && segment.n == 1 => Ix::Const(0),
                     Label::Out => at,
-                    Label::Head => Ix::uni(self.b.group(1)),
-                    Label::Choice if segment.inner_choices.is_none() => Ix::uni(self.b.group(1)),
+                    Label::Head => Ix::uni(self.group(1)),
+                    Label::Choice if segment.inner_choices.is_none() => Ix::uni(self.group(1)),
                     _ => i,
                 })
                 .collect();

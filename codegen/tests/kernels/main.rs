@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
+mod besides;
 mod bodies;
 mod finishes;
 
@@ -130,6 +131,19 @@ fn skinny_prologue() {
     run("norm_matmul_r4", &bodies::norm_matmul(96, 130), 4, 0);
     run("norm_matmul_r16", &bodies::norm_matmul(96, 130), 16, 0);
     run("finish_matmul_r1", &bodies::finish_matmul(4, 96, 50), 1, 0);
+}
+
+#[test]
+fn sections_run_as_they_would_alone() {
+    for (name, g, parts) in [
+        ("absorb_scores_tail", besides::absorb_scores_tail(), 3),
+        ("matmul_and_states", besides::matmul_and_states(), 2),
+        ("two_row_axes", besides::two_row_axes(), 2),
+        ("collectives_beside_heads", besides::collectives_beside_heads(), 2),
+    ] {
+        assert_eq!(besides::sections(&g, 4).len(), parts, "{name}");
+        all_buckets(name, &g, 40);
+    }
 }
 
 #[test]

@@ -8,7 +8,9 @@
 //!   needs whole rows of the results, in the last workgroup to arrive.
 //! - **delta**: one workgroup a sequence and head; rows in order, state in registers.
 //! - **attend**, **scores**, **select**: attention over selected rows, pool scores, pool selection.
+//! - **beside**: several of these that share no computed value, each on workgroups of its own.
 
+mod beside;
 mod delta;
 mod finish;
 mod row;
@@ -19,6 +21,7 @@ use unglue_ir::graph::{Graph, ValueId};
 use unglue_ir::op::Op;
 use unglue_ir::types::{Dim, Type};
 
+pub use beside::Section;
 pub use finish::{Finish, NEEDS_OUTPUT};
 pub use skinny::{Label, Segment, Skinny, YAxis, exchanged_without_output};
 pub use stage::{Place, Staged};
@@ -67,6 +70,7 @@ pub enum Form {
     Select {
         node: ValueId,
     },
+    Beside(Vec<Section>),
 }
 
 /// How a kernel runs: data for the generator, the cost model and the manifest.
@@ -129,6 +133,16 @@ pub fn row_elements(ty: &Type, bucket: &Bucket) -> u64 {
 /// # Errors
 /// The first obstacle, by a rule that the report can name.
 pub fn schedule(kernel: &Graph, bucket: &Bucket) -> Result<Schedule, Obstacle> {
+    schedule_one(kernel, bucket).or_else(|obstacle| match beside::schedule(kernel, bucket) {
+        Ok(several) => Ok(several),
+        // What keeps parts of one kernel apart says more than what keeps them from being one form.
+        Err(why) if ![obstacle.rule, why.rule].contains(&NEEDS_OUTPUT) && why.rule != beside::ONE_PART => Err(why),
+        Err(_) => Err(obstacle),
+    })
+}
+
+/// The schedule of a kernel as one form.
+fn schedule_one(kernel: &Graph, bucket: &Bucket) -> Result<Schedule, Obstacle> {
     let anchors: Vec<ValueId> = kernel.ids().filter(|id| special(&kernel.node(*id).op)).collect();
     let skinny = kernel.ids().any(|id| skinny::is_contraction(&kernel.node(id).op));
     check_common(kernel)?;
@@ -210,6 +224,13 @@ impl Schedule {
             Form::Attend { heads, width, .. } => format!("attend, {heads} heads of width {width}, splits of 64 rows"),
             Form::Scores { .. } => "scores, one pool a lane".into(),
             Form::Select { .. } => "select, one row a workgroup".into(),
+            Form::Beside(sections) => {
+                let parts: Vec<String> = sections
+                    .iter()
+                    .map(|s| format!("{} workgroups: ({})", s.workgroups(), s.schedule.describe()))
+                    .collect();
+                format!("side by side, {}", parts.join(", "))
+            }
         };
         format!("{form}; {} waves; {} staged values", self.waves, self.staged.len())
     }
@@ -242,13 +263,15 @@ impl Schedule {
                 [GridAxis { symbol: Some(Dim::Pools), mul: 1, div: per }, over(Dim::Rows), one]
             }
             Form::Select { .. } => [over(Dim::Rows), one, one],
+            Form::Beside(sections) => [count(sections.iter().map(Section::workgroups).sum()), one, one],
         }
     }
 
     /// How many workgroups of a launch read one row of an activation operand.
     pub fn rereads(&self, bucket: &Bucket) -> u64 {
         match &self.form {
-            Form::Row { .. } | Form::Select { .. } => 1,
+            // Sections are counted one by one.
+            Form::Row { .. } | Form::Select { .. } | Form::Beside(_) => 1,
             Form::Skinny(_) | Form::Scores { .. } => {
                 let [x, y, _] = self.grid();
                 x.value(bucket) * if matches!(self.form, Form::Skinny(_)) { y.value(bucket) } else { 1 }
