@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::diff::Limit;
+#[cfg(feature = "compile")]
 use crate::wish::Pair;
 
 /// Exit codes, as `--help` says.
@@ -22,11 +23,14 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Compile a config, a checkpoint folder or IR text into a bundle
+    #[cfg(feature = "compile")]
     Compile(Compile),
     /// Run a bundle (or, with --device interp, a config or checkpoint without compiling)
     Run(Run),
     /// Compare every kernel of a bundle with the reference interpreter
     Verify(Verify),
+    /// Time every kernel of a launch list alone, after checking it
+    Bench(Bench),
     /// Show what a bundle holds: kernels, launches per token, fusion, resources
     Report(Report),
     /// Show what changed between two bundles, or a bundle and a budget; with limits, fail if it grew
@@ -45,6 +49,7 @@ pub enum Dtype {
     F32,
 }
 
+#[cfg(feature = "compile")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Cover {
     /// Choose kernels by an integer program over candidates; greedy's where it finds nothing cheaper
@@ -76,6 +81,7 @@ pub struct Trunk {
     pub allow_field: Vec<String>,
 }
 
+#[cfg(feature = "compile")]
 #[derive(Debug, Args)]
 pub struct Compile {
     /// config.json, a checkpoint folder that holds one, or IR text (.ir)
@@ -83,7 +89,7 @@ pub struct Compile {
     /// Folder of the bundle
     #[arg(short, long, value_name = "BUNDLE")]
     pub output: PathBuf,
-    /// Targets: x86-64, gfx1201
+    /// Targets: x86-64, gfx1201, sm_90
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "x86-64")]
     pub target: Vec<String>,
     #[command(flatten)]
@@ -142,7 +148,7 @@ pub struct Run {
     /// Rows fed at a time before that
     #[arg(long, default_value_t = 16)]
     pub chunk: usize,
-    /// cpu; gfx12-emu: gfx1201 code in the emulator; interp: the reference interpreter
+    /// cpu; cuda: sm_90 code on an NVIDIA GPU; gfx12-emu: gfx1201 code in the emulator; interp: the reference interpreter
     #[arg(long, default_value = "cpu")]
     pub device: String,
     /// Threads of the cpu or gfx12-emu device; 0 takes all cores. Results do not depend on it
@@ -166,7 +172,7 @@ pub struct Run {
 #[derive(Debug, Args)]
 pub struct Verify {
     pub bundle: PathBuf,
-    /// cpu, or gfx12-emu: gfx1201 code in the emulator
+    /// cpu; cuda: sm_90 code on an NVIDIA GPU; gfx12-emu: gfx1201 code in the emulator
     #[arg(long, default_value = "cpu")]
     pub device: String,
     /// Only this kernel
@@ -178,6 +184,28 @@ pub struct Verify {
     /// Draws per kernel
     #[arg(long, default_value_t = 3)]
     pub draws: u64,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Bench {
+    pub bundle: PathBuf,
+    /// A device with a clock: cuda
+    #[arg(long, default_value = "cuda")]
+    pub device: String,
+    /// Only this kernel
+    #[arg(long, value_name = "NAME")]
+    pub kernel: Option<String>,
+    /// Launch list: the one for steps of up to so many rows
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub rows: u64,
+    /// Launches per kernel, each with cold caches
+    #[arg(long, value_name = "N", default_value_t = 15)]
+    pub rounds: u32,
+    /// Seed of the drawn inputs
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
     #[arg(long)]
     pub json: bool,
 }

@@ -8,22 +8,14 @@ use serde_json::json;
 use unglue_codegen::bundle;
 use unglue_codegen::target::{self, Target};
 use unglue_ir::module::Module;
-use unglue_ir::types::{StateKind, Type};
+use unglue_ir::types::Type;
 use unglue_runtime::{PartData, manifest, write_bundle};
 
 use crate::cli;
 use crate::error::CliError;
 use crate::fuse::{self, Fused};
-use crate::source::{self, Source};
-
-/// Rows of the launch lists.
-pub const ROWS: [u32; 3] = [1, 4, 16];
-/// Longest context.
-pub const MAX_CTX: u64 = 32768;
-pub const MAX_SEQS: u32 = 4;
-const KV_BLOCK: u64 = 64;
-/// Where a bundle says which checkpoint folder it was compiled from: next to it, since bundles hold no host facts.
-pub const ORIGIN_SUFFIX: &str = ".origin";
+use crate::limits::{KV_BLOCK, MAX_CTX, MAX_SEQS, ROWS};
+use crate::source::{self, Source, origin_path};
 
 pub fn run(args: &cli::Compile) -> Result<(), CliError> {
     let start = Instant::now();
@@ -102,15 +94,6 @@ fn targets(names: &[String]) -> Result<Vec<&'static Target>, CliError> {
     Ok(out)
 }
 
-/// Tokens of one pool of the trunk's pooled keys; 0 if it has none.
-pub fn pool_size(module: &Module) -> u64 {
-    let pool = |ty: &unglue_ir::types::StateType| match ty.kind {
-        StateKind::Pool { pool, .. } => Some(pool),
-        _ => None,
-    };
-    module.states.iter().find_map(|s| pool(&s.ty)).unwrap_or(0)
-}
-
 fn options(args: &cli::Compile, source: &Source) -> manifest::Options {
     let dtype = match source.trunk {
         Some(_) if args.trunk.dtype == cli::Dtype::F32 => manifest::Mem::F32,
@@ -140,13 +123,6 @@ fn text_dtype(module: &Module) -> manifest::Mem {
         .flat_map(|b| b.inputs().map(move |(_, v)| b.ty(v)))
         .any(|t| matches!(t, Type::Tensor(t) if t.dtype() == Some(unglue_ir::types::DType::Bf16)));
     if bf16 { manifest::Mem::Bf16 } else { manifest::Mem::F32 }
-}
-
-/// Path of the file that remembers the checkpoint folder of a bundle.
-pub fn origin_path(bundle: &Path) -> std::path::PathBuf {
-    let mut name = bundle.file_name().unwrap_or_default().to_os_string();
-    name.push(ORIGIN_SUFFIX);
-    bundle.with_file_name(name)
 }
 
 fn remember_origin(bundle: &Path, source: &Source) -> Result<(), CliError> {

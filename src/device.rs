@@ -1,7 +1,8 @@
 //! The devices that run bundles.
 
+#[cfg(feature = "compile")]
 use unglue_codegen::emu::{EmuDevice, EmuOptions};
-use unglue_runtime::{CpuDevice, CpuOptions, Device, RuntimeError};
+use unglue_runtime::{CpuDevice, CpuOptions, CudaDevice, CudaOptions, Device, RuntimeError};
 
 use crate::error::CliError;
 
@@ -10,12 +11,20 @@ use crate::error::CliError;
 pub enum DeviceKind {
     /// x86-64 code on this machine.
     Cpu,
+    /// sm_90 code on an NVIDIA GPU.
+    Cuda,
     /// gfx1201 code in the emulator.
+    #[cfg(feature = "compile")]
     Gfx12Emu,
 }
 
 /// Every device with its name.
-const DEVICES: [(&str, DeviceKind); 2] = [("cpu", DeviceKind::Cpu), ("gfx12-emu", DeviceKind::Gfx12Emu)];
+const DEVICES: &[(&str, DeviceKind)] = &[
+    ("cpu", DeviceKind::Cpu),
+    ("cuda", DeviceKind::Cuda),
+    #[cfg(feature = "compile")]
+    ("gfx12-emu", DeviceKind::Gfx12Emu),
+];
 
 impl DeviceKind {
     /// The device of that name. `others` names what else the option takes, for the message.
@@ -31,6 +40,8 @@ impl DeviceKind {
     pub const fn name(self) -> &'static str {
         match self {
             DeviceKind::Cpu => "cpu",
+            DeviceKind::Cuda => "cuda",
+            #[cfg(feature = "compile")]
             DeviceKind::Gfx12Emu => "gfx12-emu",
         }
     }
@@ -39,6 +50,8 @@ impl DeviceKind {
     pub fn open(self, threads: usize) -> Result<Box<dyn Device>, RuntimeError> {
         Ok(match self {
             DeviceKind::Cpu => Box::new(CpuDevice::new(CpuOptions { threads, ..CpuOptions::default() })?),
+            DeviceKind::Cuda => Box::new(CudaDevice::new(CudaOptions::default())?),
+            #[cfg(feature = "compile")]
             DeviceKind::Gfx12Emu => Box::new(EmuDevice::new(EmuOptions { threads, ..EmuOptions::default() })?),
         })
     }

@@ -11,6 +11,7 @@ pub enum CliError {
     #[error("{rule}: found {found}; needed {needed}")]
     Usage { rule: &'static str, found: String, needed: String },
     #[error("not yet: {what} {found}; only {only} works so far, leave the option out")]
+    #[cfg_attr(not(feature = "compile"), allow(dead_code, reason = "only `compile` has such options"))]
     NotYet { what: &'static str, found: String, only: String },
     #[error("{path}: {message}", path = path.display())]
     Input { path: PathBuf, message: String },

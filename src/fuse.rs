@@ -9,8 +9,8 @@ use unglue_passes::wishes::{How, Obeyed};
 use unglue_passes::{BodyCover, CoverOptions, Limits, Numerics, Plan, Strategy, cover, optimise, plan};
 
 use crate::cli;
-use crate::compile::{MAX_CTX, MAX_SEQS, ROWS, pool_size};
 use crate::error::CliError;
+use crate::limits::{MAX_CTX, MAX_SEQS, ROWS, pool_size};
 use crate::source::Source;
 use crate::wish;
 

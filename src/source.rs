@@ -21,6 +21,7 @@ pub struct Source {
     /// Folder with the checkpoint, if the input was one.
     pub checkpoint: Option<PathBuf>,
     /// Layers whose completed streams are captured.
+    #[cfg_attr(not(feature = "compile"), allow(dead_code, reason = "only bundles keep it"))]
     pub aux: Vec<u32>,
 }
 
@@ -113,4 +114,14 @@ fn embedding_width(module: &Module) -> Option<u64> {
         g.ty(id).tensor()?.shape.last()?.fixed()
     };
     module.bodies.iter().find_map(embed)
+}
+
+/// Where a bundle says which checkpoint folder it was compiled from: next to it, since bundles hold no host facts.
+const ORIGIN_SUFFIX: &str = ".origin";
+
+/// Path of the file that remembers the checkpoint folder of a bundle.
+pub fn origin_path(bundle: &Path) -> std::path::PathBuf {
+    let mut name = bundle.file_name().unwrap_or_default().to_os_string();
+    name.push(ORIGIN_SUFFIX);
+    bundle.with_file_name(name)
 }

@@ -9,9 +9,9 @@ use unglue_passes::wishes::Obeyed;
 use unglue_passes::{BodyCover, Subject, Wish};
 
 use crate::cli;
-use crate::compile::ROWS;
 use crate::error::CliError;
 use crate::explain::nearest;
+use crate::limits::ROWS;
 
 /// `A,B` or `A,B@ROWS`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,6 +6,14 @@ use std::process::Command;
 use crate::error::CodegenError;
 use crate::target::{Packaging, Target};
 
+/// What a device loads of one kernel, from what LLVM made of it: text is taken as it is.
+pub fn kernel(name: &str, object: Vec<u8>, t: &Target) -> Result<Vec<u8>, CodegenError> {
+    match t.packaging {
+        Packaging::OneTextPerKernel => Ok(object),
+        Packaging::OnePerKernel | Packaging::OneSharedObject => shared_object(&[(name.to_owned(), object)], t),
+    }
+}
+
 /// Links named objects into one shared object. A target that packs one kernel per file takes one object.
 pub fn shared_object(objects: &[(String, Vec<u8>)], t: &Target) -> Result<Vec<u8>, CodegenError> {
     let names: Vec<&str> = objects.iter().map(|(name, _)| name.as_str()).collect();

@@ -28,7 +28,7 @@ void on_fatal(void *, const char *reason, bool) {
 char *copy(const char *text) { return strdup(text ? text : ""); }
 
 // 0: fine; 1: LLVM returned an error.
-int compile(LLVMModuleRef module, LLVMTargetMachineRef machine, const char *passes, int unroll,
+int compile(LLVMModuleRef module, LLVMTargetMachineRef machine, const char *passes, int unroll, int assembly,
             LLVMMemoryBufferRef *out, char **message) {
   LLVMPassBuilderOptionsRef options = LLVMCreatePassBuilderOptions();
   // Values are vectors already: the vectorisers only cost compile time here.
@@ -45,7 +45,7 @@ int compile(LLVMModuleRef module, LLVMTargetMachineRef machine, const char *pass
     return 1;
   }
   char *text = nullptr;
-  if (LLVMTargetMachineEmitToMemoryBuffer(machine, module, LLVMObjectFile, &text, out)) {
+  if (LLVMTargetMachineEmitToMemoryBuffer(machine, module, assembly ? LLVMAssemblyFile : LLVMObjectFile, &text, out)) {
     *message = copy(text);
     LLVMDisposeMessage(text);
     return 1;
@@ -58,7 +58,7 @@ int compile(LLVMModuleRef module, LLVMTargetMachineRef machine, const char *pass
 // Returns 0 with *out set; 1 with *message set: LLVM refused; 2 with *message set: LLVM crashed, and the module, the
 // machine and their context must be leaked. Messages are freed with unglue_llvm_free.
 extern "C" int unglue_llvm_compile(LLVMModuleRef module, LLVMTargetMachineRef machine, const char *passes, int unroll,
-                                   LLVMMemoryBufferRef *out, char **message) {
+                                   int assembly, LLVMMemoryBufferRef *out, char **message) {
   static std::once_flag once;
   std::call_once(once, [] {
     llvm::CrashRecoveryContext::Enable();
@@ -68,7 +68,7 @@ extern "C" int unglue_llvm_compile(LLVMModuleRef module, LLVMTargetMachineRef ma
   fatal_reason.clear();
   int status = 0;
   llvm::CrashRecoveryContext context;
-  if (context.RunSafely([&] { status = compile(module, machine, passes, unroll, out, message); }))
+  if (context.RunSafely([&] { status = compile(module, machine, passes, unroll, assembly, out, message); }))
     return status;
   *message = copy(fatal_reason.empty() ? "crashed without giving a reason" : fatal_reason.c_str());
   return 2;

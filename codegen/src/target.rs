@@ -7,6 +7,8 @@ pub enum Lowering {
     HostVector,
     /// One thread per lane, LLVM's AMDGPU backend.
     Amdgpu,
+    /// One thread per lane, LLVM's NVPTX backend.
+    Nvptx,
 }
 
 /// What the linker makes of objects.
@@ -16,6 +18,26 @@ pub enum Packaging {
     OneSharedObject,
     /// One code object per kernel.
     OnePerKernel,
+    /// One assembly text per kernel, which the driver compiles.
+    OneTextPerKernel,
+}
+
+impl Packaging {
+    /// Whether each kernel is a file of its own.
+    #[must_use]
+    pub const fn per_kernel(self) -> bool {
+        !matches!(self, Self::OneSharedObject)
+    }
+
+    /// How the files' names end.
+    #[must_use]
+    pub const fn extension(self) -> &'static str {
+        match self {
+            Self::OneSharedObject => "so",
+            Self::OnePerKernel => "hsaco",
+            Self::OneTextPerKernel => "ptx",
+        }
+    }
 }
 
 /// Register and memory limits of a GPU target.
@@ -98,6 +120,18 @@ pub static TARGETS: &[Target] = &[
             simds: 4,
             elf_mach: 0x4e,
         }),
+    },
+    Target {
+        name: "sm_90",
+        triple: "nvptx64-nvidia-cuda",
+        cpu: "sm_90",
+        features: "",
+        passes: "default<O3>",
+        unroll: true,
+        lowering: Lowering::Nvptx,
+        packaging: Packaging::OneTextPerKernel,
+        link_args: &[],
+        gpu: None,
     },
 ];
 

@@ -6,9 +6,10 @@ mod support;
 use std::collections::BTreeMap;
 
 use support::*;
+use unglue_codegen::error::CodegenError;
 use unglue_codegen::kp::*;
 use unglue_codegen::llvm::disasm;
-use unglue_codegen::{link, llvm, target};
+use unglue_codegen::{gates, link, llvm, target};
 use unglue_runtime::{ArgValue, BufferId, Code, CpuDevice, CpuOptions, Device, Guard, manifest};
 
 /// Grid [groups, counters]. Workgroup (g, c) squares its part of `x` into `part`, and each of its waves adds its lanes
@@ -379,5 +380,31 @@ fn text_names_the_finish() {
     let text = split_sum(2, 0).to_text();
     for part in ["b1: buffer f32 exchange", "b3: buffer i32 counter", "\n  grid-finish param3[v2] of v", "\n    v"] {
         assert!(text.contains(part), "{part} in\n{text}");
+    }
+}
+
+/// PTX: fence, addition, fence, and loads that no cache of one multiprocessor answers.
+#[test]
+fn sm_90_fences_counts_and_loads_past_the_caches() {
+    let t = target::by_name("sm_90").unwrap();
+    let refused = |text: &str, p: &Program| match gates::check(text.as_bytes(), p, t) {
+        Err(CodegenError::Gate { gate, .. }) => gate,
+        other => panic!("{other:?}\n{text}"),
+    };
+    for waves in [1, 4] {
+        let p = split_sum(waves, 0);
+        let code = llvm::compile_object(&p, t).unwrap();
+        gates::check(&code, &p, t).unwrap_or_else(|e| panic!("{e}\n{}", String::from_utf8_lossy(&code)));
+        let text = String::from_utf8(code).unwrap();
+        let at = |part: &str| text.find(part).unwrap_or_else(|| panic!("no {part} in\n{text}"));
+        let atom = at("atom.");
+        assert!(at("st.global") < at("fence.") && at("fence.") < atom, "{text}");
+        assert!(text.rfind("fence.").unwrap() > atom && text.rfind("ld.relaxed.gpu").unwrap() > atom, "{text}");
+        let lines = |keep: &dyn Fn(&str) -> bool| -> String {
+            text.lines().filter(|l| keep(l)).map(|l| format!("{l}\n")).collect()
+        };
+        assert_eq!(refused(&lines(&|l| !l.contains("fence.")), &p), "finish");
+        assert_eq!(refused(&lines(&|l| !l.contains("atom.")), &p), "finish");
+        assert_eq!(refused(&text.replace("ld.relaxed.gpu.global", "ld.global.nc"), &p), "exchanged-cached");
     }
 }

@@ -54,6 +54,17 @@ pub trait Device: Send {
 
     /// Runs kernel `kernel` of the loaded ones over a grid of workgroups.
     fn launch(&mut self, kernel: u32, grid: [u32; 3], args: &[ArgValue]) -> Result<()>;
+
+    /// Microseconds of each of `rounds` launches, one after the other, each with caches that hold nothing of its buffers;
+    /// nothing if the device has no clock of its own.
+    fn time(&mut self, _kernel: u32, _grid: [u32; 3], _args: &[ArgValue], _rounds: u32) -> Result<Option<Vec<f32>>> {
+        Ok(None)
+    }
+
+    /// Bytes read a second by a copy of `bytes` bytes to another place, counted once; nothing if the device has no clock.
+    fn copy_rate(&mut self, _bytes: u64) -> Result<Option<f64>> {
+        Ok(None)
+    }
 }
 
 /// A device error.

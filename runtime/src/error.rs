@@ -42,6 +42,9 @@ pub enum RuntimeError {
         "cpu: this machine lacks {missing}; needed x86-64 Linux with avx2, fma and f16c; run on a newer machine or another --device"
     )]
     CpuFeatures { missing: String },
+    /// There is no GPU to run on.
+    #[error("gpu driver: found {found}; needed {needed}; run where they are, or on another --device")]
+    Driver { found: String, needed: String },
     /// Code cannot be loaded.
     #[error("code loading ({target}): {found}; needed {needed}; rebuild the bundle with `unglue compile`")]
     CodeLoad { target: String, found: String, needed: String },

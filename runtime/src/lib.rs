@@ -4,11 +4,12 @@
 //!
 //! - [`manifest`] holds the types of the format; [`write_bundle`] writes a bundle and [`Bundle::open`] reads one. Both
 //!   apply every rule of [`validate`]; what holds a [`Bundle`] trusts it.
-//! - [`Device`] is what a session runs on; [`CpuDevice`] is the one in this crate.
+//! - [`Device`] is what a session runs on; [`CpuDevice`] and [`CudaDevice`] are in this crate.
 //! - [`Session`] owns weights, state and inputs on one device and runs steps.
 
 mod bundle;
 pub mod cpu;
+pub mod cuda;
 mod device;
 mod error;
 mod layout;
@@ -20,6 +21,7 @@ mod writer;
 
 pub use bundle::Bundle;
 pub use cpu::{CpuDevice, CpuOptions, Guard};
+pub use cuda::{CudaDevice, CudaOptions};
 pub use device::{ArgValue, BufferId, Code, Device, check_launch};
 pub use error::{FaultKind, RuntimeError};
 pub use layout::{Geometry, buffer_bytes, buffer_elements, grid};

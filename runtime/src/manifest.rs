@@ -23,6 +23,8 @@ pub const ARENA_ALIGN: u64 = 256;
 pub const MAX_KERNEL_NAME: usize = 63;
 /// Target name of the embedded CPU code part.
 pub const TARGET_X86_64: &str = "x86-64";
+/// Target of the CUDA device.
+pub const TARGET_SM_90: &str = "sm_90";
 
 /// The whole manifest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

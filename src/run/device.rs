@@ -15,7 +15,6 @@ use unglue_runtime::{
 use super::dump::{Array, Dump};
 use super::{Engine, Limits, Work};
 use crate::cli;
-use crate::compile::origin_path;
 use crate::device::DeviceKind;
 use crate::error::CliError;
 
@@ -96,7 +95,7 @@ fn weights_folder(args: &cli::Run) -> Result<PathBuf, CliError> {
     if let Some(folder) = &args.weights {
         return Ok(folder.clone());
     }
-    let origin = origin_path(&args.input);
+    let origin = crate::source::origin_path(&args.input);
     match std::fs::read_to_string(&origin) {
         Ok(folder) => Ok(folder.trim_end_matches('\n').into()),
         Err(_) => Err(CliError::Usage {

@@ -14,8 +14,8 @@ use unglue_runtime::manifest::MANIFEST_FILE;
 use super::dump::{Array, Dump};
 use super::{Engine, Limits, Work};
 use crate::cli;
-use crate::compile::{MAX_CTX, pool_size};
 use crate::error::CliError;
+use crate::limits::{MAX_CTX, pool_size};
 use crate::source::{self, Source};
 
 /// A module with its weights and one sequence in slot 0.

@@ -17,11 +17,11 @@ use crate::error::CliError;
 use subject::UnderTest;
 
 /// One kernel and a launch that uses it.
-struct Case<'a> {
-    kernel: u32,
-    entry: &'a manifest::Kernel,
-    launch: &'a manifest::Launch,
-    bucket: &'a manifest::Bucket,
+pub struct Case<'a> {
+    pub kernel: u32,
+    pub entry: &'a manifest::Kernel,
+    pub launch: &'a manifest::Launch,
+    pub bucket: &'a manifest::Bucket,
 }
 
 pub fn run(args: &cli::Verify) -> Result<(), CliError> {
@@ -64,7 +64,7 @@ pub fn run(args: &cli::Verify) -> Result<(), CliError> {
 }
 
 /// Each kernel with the first launch that uses it.
-fn cases<'a>(m: &'a manifest::Manifest, only: Option<&str>) -> Result<Vec<Case<'a>>, CliError> {
+pub fn cases<'a>(m: &'a manifest::Manifest, only: Option<&str>) -> Result<Vec<Case<'a>>, CliError> {
     let mut first: BTreeMap<u32, Case<'a>> = BTreeMap::new();
     for bucket in &m.buckets {
         for launch in &bucket.launches {
@@ -90,33 +90,34 @@ fn verify_case(
     args: &cli::Verify,
     executed: &mut BTreeMap<String, Executed>,
 ) -> Result<Option<Mismatch>, CliError> {
+    with_subject(case, |subject| {
+        for draw in 0..args.draws.max(1) {
+            let seed = args.seed.wrapping_add(draw);
+            device.prepare(draw, seed);
+            if let Some(wrong) = check(device.device(), subject, seed)? {
+                return Ok(Some(wrong));
+            }
+            // Counts of the first draw: later ones run in another order.
+            if let (0, Some(counts)) = (draw, device.counted()) {
+                let (rows_max, seqs_max) = (case.bucket.rows_max, case.bucket.seqs_max);
+                executed.insert(case.entry.name.clone(), Executed { rows_max, seqs_max, seed, counts });
+            }
+        }
+        Ok(None)
+    })
+}
+
+/// Calls `f` with the case's kernel and graph.
+pub fn with_subject<T>(case: &Case, f: impl FnOnce(&Subject) -> Result<T, CliError>) -> Result<T, CliError> {
     let graph = unglue_ir::text::parse_graph(&case.entry.ir)?;
     unglue_ir::verify::graph(&graph)?;
-    let subject = Subject {
-        name: &case.entry.name,
-        number: case.kernel,
-        graph: &graph,
-        uses: &uses::uses(case, &graph)?,
-        grid: uses::grid(&case.launch.grid),
-        bucket: Bucket {
-            rows_max: case.bucket.rows_max as u32,
-            seqs_max: case.bucket.seqs_max as u32,
-            pools: case.bucket.pools,
-        },
+    let bucket = Bucket {
+        rows_max: case.bucket.rows_max as u32,
+        seqs_max: case.bucket.seqs_max as u32,
+        pools: case.bucket.pools,
     };
-    for draw in 0..args.draws.max(1) {
-        let seed = args.seed.wrapping_add(draw);
-        device.prepare(draw, seed);
-        if let Some(wrong) = check(device.device(), &subject, seed)? {
-            return Ok(Some(wrong));
-        }
-        // Counts of the first draw: later ones run in another order.
-        if let (0, Some(counts)) = (draw, device.counted()) {
-            let (rows_max, seqs_max) = (case.bucket.rows_max, case.bucket.seqs_max);
-            executed.insert(case.entry.name.clone(), Executed { rows_max, seqs_max, seed, counts });
-        }
-    }
-    Ok(None)
+    let (uses, grid) = (uses::uses(case, &graph)?, uses::grid(&case.launch.grid));
+    f(&Subject { name: &case.entry.name, number: case.kernel, graph: &graph, uses: &uses, grid, bucket })
 }
 
 /// Keeps the emulator's counts for `unglue report`. The check's result does not depend on whether that works.

@@ -1,17 +1,21 @@
 //! The device under test, and how each draw runs on it.
 
-use unglue_codegen::emu::{CountReport, EmuDevice, EmuOptions, Schedule};
+use unglue_codegen::emu::CountReport;
+#[cfg(feature = "compile")]
+use unglue_codegen::emu::{EmuDevice, EmuOptions, Schedule};
 use unglue_runtime::{Bundle, CpuDevice, CpuOptions, Device, Guard};
 
 use crate::device::DeviceKind;
 use crate::error::CliError;
 
 pub enum UnderTest {
-    Cpu(CpuDevice),
+    Plain(Box<dyn Device>),
+    #[cfg(feature = "compile")]
     Emu(EmuDevice),
 }
 
 /// Contents of registers and LDS that nothing has written: a NaN, zero, and -1.
+#[cfg(feature = "compile")]
 const POISONS: [u32; 3] = [0x7fe1_dead, 0, u32::MAX];
 
 impl UnderTest {
@@ -20,9 +24,11 @@ impl UnderTest {
         let mut under = match kind {
             DeviceKind::Cpu => {
                 let options = CpuOptions { threads: 0, guard: Guard::Aligned, poison_shared: true };
-                UnderTest::Cpu(CpuDevice::new(options).map_err(CliError::Device)?)
+                UnderTest::Plain(Box::new(CpuDevice::new(options).map_err(CliError::Device)?))
             }
+            #[cfg(feature = "compile")]
             DeviceKind::Gfx12Emu => UnderTest::Emu(EmuDevice::new(EmuOptions::default()).map_err(CliError::Device)?),
+            other => UnderTest::Plain(other.open(0).map_err(CliError::Device)?),
         };
         let device = under.device();
         let code = bundle.code(device.target()).map_err(CliError::Bundle)?;
@@ -32,13 +38,15 @@ impl UnderTest {
 
     pub fn device(&mut self) -> &mut dyn Device {
         match self {
-            UnderTest::Cpu(device) => device,
+            UnderTest::Plain(device) => device.as_mut(),
+            #[cfg(feature = "compile")]
             UnderTest::Emu(device) => device,
         }
     }
 
     /// Emulator: waves and workgroups run first to last, last to first, and in a random order; what nothing has written
     /// differs; last bits of approximations flip from the second draw on.
+    #[cfg(feature = "compile")]
     pub fn prepare(&mut self, draw: u64, seed: u64) {
         let UnderTest::Emu(device) = self else { return };
         let schedule = match draw % 3 {
@@ -52,9 +60,20 @@ impl UnderTest {
         device.take_counts();
     }
 
-    /// What the kernel executed since [`UnderTest::prepare`].
+    /// Nothing to prepare: there is no emulator in this build.
+    #[cfg(not(feature = "compile"))]
+    pub fn prepare(&mut self, _draw: u64, _seed: u64) {}
+
+    /// What the kernel executed since [`UnderTest::prepare`], if the device counts.
+    #[cfg(feature = "compile")]
     pub fn counted(&self) -> Option<CountReport> {
         let UnderTest::Emu(device) = self else { return None };
         device.take_counts().into_values().next().map(|counts| counts.report())
+    }
+
+    /// Nothing counts without the emulator.
+    #[cfg(not(feature = "compile"))]
+    pub fn counted(&self) -> Option<CountReport> {
+        None
     }
 }

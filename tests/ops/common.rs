@@ -151,6 +151,7 @@ fn open(t: &Target) -> Box<dyn Device> {
             Box::new(CpuDevice::new(options).unwrap())
         }
         Packaging::OnePerKernel => Box::new(EmuDevice::new(EmuOptions { threads: 2, ..Default::default() }).unwrap()),
+        Packaging::OneTextPerKernel => panic!("{}: no emulator", t.name),
     }
 }
 
@@ -161,9 +162,9 @@ fn load(device: &mut dyn Device, entries: &[manifest::Kernel], objects: &[(Strin
     }
     let each = match t.packaging {
         Packaging::OneSharedObject => objects.len(),
-        Packaging::OnePerKernel => 1,
+        Packaging::OnePerKernel | Packaging::OneTextPerKernel => 1,
     };
-    let number = |i: u32| (t.packaging == Packaging::OnePerKernel).then_some(i);
+    let number = |i: u32| t.packaging.per_kernel().then_some(i);
     let linked: Vec<(Option<u32>, Vec<u8>)> =
         (0..).zip(objects.chunks(each)).map(|(i, part)| (number(i), link::shared_object(part, t).unwrap())).collect();
     let code: Vec<Code> = linked.iter().map(|(kernel, bytes)| Code { kernel: *kernel, bytes }).collect();

@@ -13,14 +13,14 @@ use super::describe::{self, Facts};
 use crate::error::CodegenError;
 use crate::gates::{self, Resources};
 use crate::generate::{self, Generated};
-use crate::target::{Packaging, Target};
+use crate::target::Target;
 use crate::{link, llvm};
 
 /// A kernel with its code for each target.
 pub struct Compiled {
     pub generated: Generated,
     pub entry: manifest::Kernel,
-    /// Object file or code object per target, in the order of the targets.
+    /// Object file, code object or text per target, in the order of the targets.
     pub code: Vec<Vec<u8>>,
 }
 
@@ -85,8 +85,8 @@ fn compile_kernel(k: &PlannedKernel, bucket: Bucket, targets: &[&'static Target]
     let mut code = Vec::with_capacity(targets.len());
     for t in targets {
         let object = llvm::compile_object(&generated.program, t)?;
-        if t.packaging == Packaging::OnePerKernel {
-            let linked = link::shared_object(&[(kernel.name.clone(), object)], t)?;
+        if t.packaging.per_kernel() {
+            let linked = link::kernel(&kernel.name, object, t)?;
             let streams: Vec<gates::Stream> = generated.streams.iter().copied().collect();
             let r = gates::check_streams(&linked, &generated.program, t, &streams)?;
             entry.resources.insert(t.name.into(), resources(&r));
@@ -128,10 +128,10 @@ fn resources(r: &Resources) -> manifest::Resources {
 pub fn parts(kernels: &[Compiled], targets: &[&'static Target]) -> Result<Vec<unglue_runtime::PartData>, CodegenError> {
     let mut parts = Vec::new();
     for (i, t) in targets.iter().enumerate() {
-        if t.packaging == Packaging::OnePerKernel {
+        if t.packaging.per_kernel() {
             for (n, k) in kernels.iter().enumerate() {
                 parts.push(unglue_runtime::PartData {
-                    path: format!("code/{}/{}.hsaco", t.name, k.entry.name),
+                    path: format!("code/{}/{}.{}", t.name, k.entry.name, t.packaging.extension()),
                     kind: manifest::PartKind::Code { target: t.name.into(), kernel: Some(n as u32) },
                     bytes: k.code[i].clone(),
                 });

@@ -78,6 +78,22 @@ impl Drawn<'_> {
 /// # Errors
 /// [`CodegenError::Check`] if the kernel cannot be run or interpreted at all.
 pub fn check(device: &mut dyn Device, subject: &Subject, seed: u64) -> Result<Option<Mismatch>, CodegenError> {
+    check_then(device, subject, seed, &mut |_, _, _| Ok(()))
+}
+
+/// What comes after a launch that was right: the device, the grid and the arguments, whose buffers are still there.
+pub type Then<'a> = &'a mut dyn FnMut(&mut dyn Device, [u32; 3], &[ArgValue]) -> Result<(), RuntimeError>;
+
+/// As [`check`], and calls `then` if the results are right.
+///
+/// # Errors
+/// As [`check`].
+pub fn check_then(
+    device: &mut dyn Device,
+    subject: &Subject,
+    seed: u64,
+    then: Then,
+) -> Result<Option<Mismatch>, CodegenError> {
     let drawn = draw::draw_all(subject, seed).map_err(|e| cannot(subject, &e))?;
     let mut states = drawn.states.clone();
     let weights = |name: &str| -> Result<WeightRef<'_>, IrError> {
@@ -91,7 +107,7 @@ pub fn check(device: &mut dyn Device, subject: &Subject, seed: u64) -> Result<Op
     let want = eval_graph(subject.graph, &drawn.inputs, &weights, &mut states, &drawn.batch, &mut |_, _| {})
         .map_err(|e| cannot(subject, &e))?;
     let mut run = Run { device, subject, drawn: &drawn, buffers: BTreeMap::new() };
-    let out = run.launch_and_compare(&want, &states, seed);
+    let out = run.launch_and_compare(&want, &states, seed, then);
     run.free()?;
     out
 }
@@ -147,6 +163,7 @@ impl Run<'_, '_> {
         want: &BTreeMap<String, Tensor>,
         states: &BTreeMap<String, StateData>,
         seed: u64,
+        then: Then,
     ) -> Result<Option<Mismatch>, CodegenError> {
         let mut args = Vec::new();
         for (i, of) in self.subject.uses.iter().enumerate() {
@@ -185,6 +202,7 @@ impl Run<'_, '_> {
                 return Ok(wrong);
             }
         }
+        then(self.device, grid, &args).map_err(|e| cannot(self.subject, &e))?;
         Ok(None)
     }
 

@@ -4,11 +4,12 @@ pub mod finish;
 pub mod flow;
 pub mod isa;
 pub mod pointers;
+pub mod ptx;
 pub mod streams;
 pub mod waits;
 
+pub use crate::generate::Stream;
 pub use finish::{Exchange, exchange_of};
-pub use streams::Stream;
 
 use object::elf;
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
@@ -18,7 +19,7 @@ use rmpv::Value;
 use crate::error::CodegenError;
 use crate::kp::{Param, Program};
 use crate::notes::{self, field};
-use crate::target::{GpuFacts, Target};
+use crate::target::{GpuFacts, Packaging, Target};
 
 /// What a kernel takes, from the code object's notes. Host code has only `code_bytes`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -56,7 +57,7 @@ fn failed<T>(gate: &'static str, found: impl Into<String>, cure: &'static str) -
 
 const REPORT: &str = "this is a fault of the lowering: report it with the program's text form";
 
-/// Checks linked code that holds the kernel `p`. Gates: `format`, `entry`, `undefined`, and for GPUs `target`, `notes`,
+/// Checks linked code, or a text, that holds the kernel `p`. Gates: `format`, `entry`, `undefined`, and for GPUs `target`, `notes`,
 /// `kernarg`, `spills`, `scratch`, `lds`, `vgprs`, `wavefront`, `disassembly`, `unmodelled`, `branch`, `waits`,
 /// `waits-barrier`, `finish`, `exchanged-scalar`, `b128`.
 ///
@@ -87,6 +88,9 @@ pub fn check_streams(
 type Elf<'a> = ElfFile64<'a, Endianness>;
 
 fn run(code: &[u8], p: &Program, t: &Target, streams: &[Stream]) -> Gate<Resources> {
+    if t.packaging == Packaging::OneTextPerKernel {
+        return ptx::check(code, p, t);
+    }
     let file = match Elf::parse(code) {
         Ok(file) => file,
         Err(error) => return failed("format", format!("not a 64-bit ELF file: {error}"), "link it first"),

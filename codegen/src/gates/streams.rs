@@ -5,14 +5,7 @@ use crate::isa::Inst;
 use super::isa::{Access, Code, Effect, Memory, Space, destinations, registers};
 use super::pointers::{self, MARKS, Source};
 use super::{Gate, failed};
-
-/// A parameter that lanes of a wave stream together, row after row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Stream {
-    pub param: u32,
-    /// Bytes of a row, which are contiguous.
-    pub row_bytes: u64,
-}
+use crate::generate::Stream;
 
 /// Rows from here on hold 16 bytes for each lane.
 const WIDE_ROW: u64 = 512;

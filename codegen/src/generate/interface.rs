@@ -49,6 +49,14 @@ pub enum Use {
     Scalar(StepScalar),
 }
 
+/// A parameter that lanes of a wave stream together, row after row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Stream {
+    pub param: u32,
+    /// Bytes of a row, which are contiguous.
+    pub row_bytes: u64,
+}
+
 /// Parameters in program order, made on first use.
 #[derive(Default)]
 pub struct Interface {

@@ -28,11 +28,10 @@ use unglue_ir::types::{Dim, TensorType};
 use unglue_passes::schedule::{Bucket, Form, Schedule, Section};
 
 use crate::error::CodegenError;
-use crate::gates::Stream;
 use crate::kp::build::Builder;
 use crate::kp::{Bound, Mem, Place, Program, Val, verify};
 
-pub use interface::{StepBuffer, StepScalar, Use};
+pub use interface::{StepBuffer, StepScalar, Stream, Use};
 pub(crate) use row::FAULT_TOKEN;
 
 use index::Ix;

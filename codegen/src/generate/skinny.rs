@@ -12,9 +12,9 @@ use unglue_ir::order::Order;
 use unglue_ir::types::Dim;
 use unglue_passes::schedule::{Label, Segment, Skinny, YAxis, strip_reshapes};
 
+use super::Stream;
 use super::index::{Ix, flatten};
 use super::{Gen, Kept, Res, StepScalar};
-use crate::gates::Stream;
 use crate::kp::{Addr, Bin, Bound, Cmp, LANES, Mem, Place, Reduce, Val};
 
 /// Elements of a weight row that a wave loads at once: 8 components in each of 32 lanes.

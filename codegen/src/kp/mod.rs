@@ -17,7 +17,7 @@ mod typing;
 mod uniform;
 pub mod verify;
 
-pub use layout::{finish_slot, shared_bytes, shared_offsets};
+pub use layout::{SHARED_ALIGN, finish_slot, shared_bytes, shared_offsets};
 
 /// Lanes in a wave, on every target.
 pub const LANES: u32 = 32;

@@ -18,7 +18,7 @@ use inkwell::memory_buffer::MemoryBuffer;
 use inkwell::targets::{CodeModel, InitializationConfig, RelocMode, Target as LlvmTarget, TargetMachine, TargetTriple};
 
 use crate::error::CodegenError;
-use crate::target::Target;
+use crate::target::{Packaging, Target};
 
 unsafe extern "C" {
     fn unglue_llvm_compile(
@@ -26,6 +26,7 @@ unsafe extern "C" {
         machine: LLVMTargetMachineRef,
         passes: *const c_char,
         unroll: c_int,
+        assembly: c_int,
         out: *mut LLVMMemoryBufferRef,
         message: *mut *mut c_char,
     ) -> c_int;
@@ -94,6 +95,7 @@ fn compile(context: &Context, text: &str, t: &Target) -> Result<Vec<u8>, Failure
             machine.as_mut_ptr(),
             passes.as_ptr(),
             c_int::from(t.unroll),
+            c_int::from(t.packaging == Packaging::OneTextPerKernel),
             &mut out,
             &mut message,
         )
@@ -114,6 +116,7 @@ pub(crate) fn initialize() {
     INIT.call_once(|| {
         LlvmTarget::initialize_x86(&InitializationConfig::default());
         LlvmTarget::initialize_amd_gpu(&InitializationConfig::default());
+        LlvmTarget::initialize_nvptx(&InitializationConfig::default());
         // SAFETY: it only registers functions, and only once.
         unsafe { LLVMInitializeAMDGPUDisassembler() };
     });

@@ -11,15 +11,13 @@ use crate::kp::{Access, Param, Program, Val};
 #[derive(Debug)]
 pub(crate) struct Scope {
     /// `syncscope(...)` with a space behind it; empty where LLVM's own default is meant.
-    sync: &'static str,
+    pub sync: &'static str,
     /// Pointer type of a buffer.
-    pointer: &'static str,
+    pub pointer: &'static str,
 }
 
 /// Workgroups are calls on the threads of one process.
 pub(crate) static HOST: Scope = Scope { sync: "", pointer: "ptr" };
-/// Workgroups are spread over the compute units of one device.
-pub(crate) static AMDGPU: Scope = Scope { sync: "syncscope(\"agent\") ", pointer: "ptr addrspace(1)" };
 
 impl Scope {
     /// Everything that the thread knows of is there for whoever acquires later.

@@ -1,12 +1,14 @@
 //! Lowering to LLVM, and LLVM itself.
 
 mod amdgpu;
-mod amdgpu_mem;
 pub mod assemble;
 pub mod disasm;
 mod emit;
 mod finish;
+mod gpu;
+mod gpu_mem;
 mod ir;
+mod nvptx;
 mod pure;
 mod walk;
 mod x86;
@@ -18,7 +20,8 @@ use crate::error::CodegenError;
 use crate::kp::{self, Program};
 use crate::target::{Lowering, Target};
 
-/// Verifies a program and compiles it to an object file. Safe to call from several threads; the result depends on the
+/// Verifies a program and compiles it to an object file, or to assembly where the target
+/// is packed so. Safe to call from several threads; the result depends on the
 /// arguments alone.
 pub fn compile_object(p: &Program, t: &Target) -> Result<Vec<u8>, CodegenError> {
     kp::verify::verify(p)?;
@@ -30,6 +33,7 @@ pub fn ir_text(p: &Program, t: &Target) -> Result<String, CodegenError> {
     match t.lowering {
         Lowering::HostVector => x86::lower(p),
         Lowering::Amdgpu => amdgpu::lower(p),
+        Lowering::Nvptx => nvptx::lower(p),
     }
 }
 

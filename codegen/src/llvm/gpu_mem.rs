@@ -1,11 +1,11 @@
-//! gfx12 loads and stores.
+//! GPU loads and stores.
 //!
 //! Addresses are a uniform pointer plus a 32-bit byte offset per lane (one instruction, no 64-bit vector arithmetic), or
 //! 64-bit where the lane index is. Masked accesses stand under a branch, so that nothing is touched for lanes that are
 //! off; a count that covers the whole vector (the usual case) is one wide access.
 
-use super::amdgpu;
-use super::finish::{self, AMDGPU};
+use super::finish;
+use super::gpu::Gpu;
 use super::ir::Lty;
 use super::pure::{mem_name, narrow, widen};
 use super::walk::{Emit, LoadAt, Result, StoreAt};
@@ -21,25 +21,31 @@ struct Access {
     vec: u32,
     /// Other workgroups of the launch stored it.
     exchanged: bool,
+    gpu: &'static Gpu,
 }
 
 const GLOBAL: &str = "ptr addrspace(1)";
 const SHARED: &str = "ptr addrspace(3)";
 
 impl Access {
-    fn new(e: &Emit<'_>, place: Place, vec: u32) -> Result<Self> {
+    fn new(e: &Emit<'_>, gpu: &'static Gpu, place: Place, vec: u32) -> Result<Self> {
         match place {
             Place::Buffer(i) => match e.p.params.get(i as usize) {
                 Some(Param::Buffer { mem, .. }) => {
                     let exchanged = finish::exchanged(e.p, i);
-                    Ok(Self { ptr: format!("%p{i}"), space: GLOBAL, mem: *mem, vec, exchanged })
+                    Ok(Self { ptr: format!("%p{i}"), space: GLOBAL, mem: *mem, vec, exchanged, gpu })
                 }
                 _ => Err(e.fault(format!("parameter {i} is no buffer"))),
             },
             Place::Shared(i) => match e.p.shared.get(i as usize) {
-                Some(shared) => {
-                    Ok(Self { ptr: format!("@sh{i}"), space: SHARED, mem: shared.mem, vec, exchanged: false })
-                }
+                Some(shared) => Ok(Self {
+                    ptr: format!("{}{i}", gpu.shared),
+                    space: SHARED,
+                    mem: shared.mem,
+                    vec,
+                    exchanged: false,
+                    gpu,
+                }),
                 None => Err(e.fault(format!("there is no shared array {i}"))),
             },
         }
@@ -94,12 +100,12 @@ impl Access {
     /// LLVM has no atomic load of a vector: one load per component.
     fn load_exchanged(&self, e: &mut Emit<'_>, ty: Lty, ptr: &str) -> String {
         if ty.lanes == 0 {
-            return AMDGPU.load(e, ty.elem, ptr);
+            return self.gpu.scope.load(e, ty.elem, ptr);
         }
         let mut parts = Vec::new();
         for i in 0..ty.lanes {
             let at = self.component(e, ptr, i);
-            parts.push(AMDGPU.load(e, ty.elem, &at));
+            parts.push(self.gpu.scope.load(e, ty.elem, &at));
         }
         e.ir.build(ty, &parts)
     }
@@ -116,15 +122,15 @@ impl Access {
     }
 }
 
-pub(crate) fn load(e: &mut Emit<'_>, at: &LoadAt) -> Result<String> {
+pub(crate) fn load(e: &mut Emit<'_>, gpu: &'static Gpu, at: &LoadAt) -> Result<String> {
     let uniform = matches!(at.addr, Addr::Uniform { .. });
-    let access = Access::new(e, at.from, if uniform { 1 } else { u32::from(at.vec) })?;
+    let access = Access::new(e, gpu, at.from, if uniform { 1 } else { u32::from(at.vec) })?;
     let (ptr, ty) = (access.lane(e, at.addr)?, access.ty(e));
     let raw = match at.bound {
         // An atomic load fills a vector register, whatever its address.
         Bound::All if uniform && access.exchanged => {
             let raw = access.load(e, ty, &ptr);
-            amdgpu::uniform(e, ty.elem, &raw)
+            (gpu.uniform)(e, ty.elem, &raw)
         }
         Bound::All => access.load(e, ty, &ptr),
         Bound::Mask(mask) => {
@@ -182,8 +188,8 @@ fn branch_whole(e: &mut Emit<'_>, access: &Access, count: &str) -> (String, Stri
     labels
 }
 
-pub(crate) fn store(e: &mut Emit<'_>, at: &StoreAt) -> Result<()> {
-    let access = Access::new(e, at.to, e.vec_of(at.value)?)?;
+pub(crate) fn store(e: &mut Emit<'_>, gpu: &'static Gpu, at: &StoreAt) -> Result<()> {
+    let access = Access::new(e, gpu, at.to, e.vec_of(at.value)?)?;
     let (value_ty, value) = (e.ty(at.value)?, e.op(at.value)?);
     let raw = narrow(e, access.mem, value_ty, &value);
     let (ptr, ty) = (access.lane(e, at.addr)?, access.ty(e));

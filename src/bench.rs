@@ -1,0 +1,124 @@
+//! `unglue bench`: the time of each kernel of a launch list alone, on a device with a clock.
+//!
+//! Each kernel is checked against the interpreter first: one that is wrong gets no time.
+
+use serde_json::json;
+use unglue_codegen::check::{Subject, check_then};
+use unglue_passes::cost::{GFX1201, kernel_cost};
+use unglue_passes::schedule::schedule;
+use unglue_runtime::{Bundle, Device};
+
+use crate::cli;
+use crate::device::DeviceKind;
+use crate::error::CliError;
+use crate::verify::{Case, cases, with_subject};
+
+/// Bytes of the copy that the rates are compared with.
+const COPY_BYTES: u64 = 4 << 30;
+
+/// One kernel's times in microseconds, sorted.
+struct Timed {
+    name: String,
+    launches: usize,
+    times: Vec<f32>,
+    /// Bytes of weights and activations that it must move, each once.
+    bytes: u64,
+    wrong: Option<String>,
+}
+
+impl Timed {
+    fn median(&self) -> f32 {
+        self.times.get(self.times.len() / 2).copied().unwrap_or(f32::NAN)
+    }
+
+    /// Gigabytes a second of what must move.
+    fn rate(&self) -> f64 {
+        self.bytes as f64 / f64::from(self.median()) / 1e3
+    }
+}
+
+pub fn run(args: &cli::Bench) -> Result<(), CliError> {
+    let kind = DeviceKind::of(&args.device, "")?;
+    let bundle = Bundle::open(&args.bundle).map_err(CliError::Bundle)?;
+    let m = bundle.manifest();
+    let mut device = kind.open(0).map_err(CliError::Device)?;
+    let code = bundle.code(device.target()).map_err(CliError::Bundle)?;
+    device.load(&m.kernels, &code).map_err(CliError::Bundle)?;
+    let copy = device.copy_rate(COPY_BYTES).map_err(CliError::Device)?.ok_or_else(|| CliError::Usage {
+        rule: "--device",
+        found: args.device.clone(),
+        needed: "a device with a clock: cuda".into(),
+    })?;
+    let mut all = Vec::new();
+    let of_list: Vec<Case> =
+        cases(m, args.kernel.as_deref())?.into_iter().filter(|c| c.bucket.rows_max == args.rows).collect();
+    for case in &of_list {
+        let timed = time(device.as_mut(), case, args)?;
+        if !args.json {
+            print_row(&timed, copy);
+        }
+        all.push(timed);
+    }
+    if args.json {
+        let rows: Vec<_> = all.iter().map(row).collect();
+        let bench = json!({"device": device.name(), "copy_gb_s": copy / 1e9, "rows": args.rows, "kernels": rows});
+        println!("{bench}");
+    } else {
+        let sum: f64 = all.iter().map(|t| f64::from(t.median()) * t.launches as f64).sum();
+        println!("{:.1} us for {} launches, one by one; copy {:.0} GB/s read", sum, launches(&all), copy / 1e9);
+    }
+    match all.iter().find_map(|t| t.wrong.as_ref()) {
+        Some(first) => Err(CliError::Failed(first.clone())),
+        None => Ok(()),
+    }
+}
+
+fn launches(all: &[Timed]) -> usize {
+    all.iter().map(|t| t.launches).sum()
+}
+
+fn time(device: &mut dyn Device, case: &Case, args: &cli::Bench) -> Result<Timed, CliError> {
+    let launches = case.bucket.launches.iter().filter(|l| l.kernel == case.kernel).count();
+    let mut timed = Timed { name: case.entry.name.clone(), launches, times: vec![], bytes: 0, wrong: None };
+    let wrong = with_subject(case, |subject| {
+        timed.bytes = least_bytes(subject);
+        let wrong = check_then(device, subject, args.seed, &mut |device, grid, launch| {
+            timed.times = device.time(subject.number, grid, launch, args.rounds)?.unwrap_or_default();
+            Ok(())
+        })?;
+        Ok(wrong)
+    })?;
+    timed.wrong = wrong.map(|w| w.to_string());
+    timed.times.sort_by(f32::total_cmp);
+    Ok(timed)
+}
+
+/// Weights, state and activations, each once; grouped matmuls read the chosen experts alone.
+fn least_bytes(subject: &Subject) -> u64 {
+    schedule(subject.graph, &subject.bucket).map_or(0, |s| {
+        let t = kernel_cost(subject.graph, &s, &subject.bucket, &GFX1201).traffic;
+        t.dram() + t.read_bytes + t.written_bytes
+    })
+}
+
+fn row(t: &Timed) -> serde_json::Value {
+    let ends = (t.times.first(), t.times.last());
+    json!({"name": t.name, "launches": t.launches, "us": t.median(), "us_least": ends.0, "us_most": ends.1,
+        "bytes": t.bytes, "wrong": t.wrong})
+}
+
+fn print_row(t: &Timed, copy: f64) {
+    match (&t.wrong, t.times.as_slice()) {
+        (Some(w), _) => println!("WRONG {w}"),
+        (None, [least, .., most]) => println!(
+            "{:<63} x{:<3} {:>8.1} us ({least:.1} to {most:.1})  {:>9} bytes {:>6.0} GB/s, {:>3.0} % of the copy's",
+            t.name,
+            t.launches,
+            t.median(),
+            t.bytes,
+            t.rate(),
+            100.0 * t.rate() * 1e9 / (2.0 * copy)
+        ),
+        _ => println!("{:<63} x{:<3} not timed", t.name, t.launches),
+    }
+}
