@@ -9,7 +9,7 @@ use crate::diff::Limit;
 use crate::wish::Pair;
 
 /// Exit codes, as `--help` says.
-const EXIT: &str = "Exit codes: 0 success; 1 a check failed (verify, diff); 2 wrong command line; 3 bad input (config, \
+const EXIT: &str = "Exit codes: 0 success; 1 a check failed (verify, bisect, diff); 2 wrong command line; 3 bad input (config, \
 checkpoint, IR text, ids); 4 bad bundle; 5 compilation failed; 6 the device or a step failed.";
 
 /// Compiles trunks of language models into bundles of few fused kernels, and runs them.
@@ -31,6 +31,9 @@ pub enum Command {
     Verify(Verify),
     /// Time every kernel of a launch list alone, after checking it
     Bench(Bench),
+    /// Find the first op whose value a bundle gets wrong: checks kernels in launch order, and splits the first wrong one
+    #[cfg(feature = "compile")]
+    Bisect(Bisect),
     /// Show what a bundle holds: kernels, launches per token, fusion, resources
     Report(Report),
     /// Show what changed between two bundles, or a bundle and a budget; with limits, fail if it grew
@@ -62,7 +65,7 @@ pub enum Cover {
 }
 
 /// What a trunk is built from; shared by `compile` and `run --device interp`.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub struct Trunk {
     /// Layers to keep, by checkpoint number: 0-3 or 0-2,7 (embedding, final norm and head stay)
     #[arg(long, value_name = "A-B")]
@@ -76,6 +79,10 @@ pub struct Trunk {
     /// Experts that the stacked weights of a layer hold; the others get slots at run time
     #[arg(long, value_name = "N")]
     pub expert_slots: Option<u64>,
+    /// Inner values to store as results of the step: an op as `unglue explain` takes it (kda%12, %12, top_k). `run --dump`
+    /// writes them
+    #[arg(long, value_name = "OP", value_delimiter = ',')]
+    pub tap: Vec<String>,
     /// Config fields to accept although they are unknown
     #[arg(long, value_name = "NAME")]
     pub allow_field: Vec<String>,
@@ -210,6 +217,29 @@ pub struct Bench {
     pub json: bool,
 }
 
+#[cfg(feature = "compile")]
+#[derive(Debug, Args)]
+pub struct Bisect {
+    pub bundle: PathBuf,
+    /// cpu, or gfx12-emu: gfx1201 code in the emulator
+    #[arg(long, default_value = "cpu")]
+    pub device: String,
+    /// Find the first wrong launch of a step over these token ids instead, beside the interpreter: 1,2,3 or @FILE
+    #[arg(long, value_name = "IDS")]
+    pub ids: Option<String>,
+    /// With --ids: checkpoint folder; the one that was compiled by default
+    #[arg(long, value_name = "DIR", requires = "ids")]
+    pub weights: Option<PathBuf>,
+    /// First seed of the drawn inputs
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Draws per kernel, and per part of the first wrong one
+    #[arg(long, default_value_t = 3)]
+    pub draws: u64,
+    #[arg(long)]
+    pub json: bool,
+}
+
 #[derive(Debug, Args)]
 pub struct Report {
     pub bundle: PathBuf,
@@ -222,6 +252,9 @@ pub struct Report {
     /// Write the predicted timeline of a one-row step as Chrome trace events, which Perfetto opens
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
+    /// Write one Markdown table for each layer kind, with every launch of a one-row step
+    #[arg(long, value_name = "FILE")]
+    pub markdown: Option<PathBuf>,
     /// Set a profiler's trace (Chrome trace events of category kernel) beside the predictions
     #[arg(long, value_name = "TRACE")]
     pub measured: Option<PathBuf>,
@@ -247,10 +280,10 @@ pub struct Diff {
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Limits: how far B may be above A, as a number or a percentage of A (0, 8, 2.5%)")]
 pub struct Limits {
-    /// Launches, of each launch list and of each layer kind in it
+    /// Launches, of each launch list and of each layer kind in it; those that only compute element by element by themselves
     #[arg(long, value_name = "N[%]")]
     pub max_launches: Option<Limit>,
-    /// Bytes of each launch list: DRAM, activations, arena
+    /// Bytes of each launch list: DRAM, activations as issued and once for each reader, arena
     #[arg(long, value_name = "N[%]")]
     pub max_bytes: Option<Limit>,
     /// Predicted time of each launch list; a plain number is in microseconds

@@ -5,8 +5,9 @@ use unglue_ir::module::Module;
 use unglue_passes::cost::GFX1201;
 use unglue_passes::report::{PassReport, report};
 use unglue_passes::schedule::Bucket;
+use unglue_passes::step_report::{self, steps};
 use unglue_passes::wishes::{How, Obeyed};
-use unglue_passes::{BodyCover, CoverOptions, Limits, Numerics, Plan, Strategy, cover, optimise, plan};
+use unglue_passes::{BodyCover, CoverOptions, Limits, Numerics, Plan, Strategy, cover, lines, optimise, plan};
 
 use crate::cli;
 use crate::error::CliError;
@@ -60,8 +61,25 @@ pub fn fuse(source: &Source, args: &cli::Compile, bar: &ProgressBar) -> Result<F
     let obeyed = obeyed(&covers);
     wishes.check(&obeyed, &covers)?;
     let plan = plan(&module, &covers, &buckets)?;
-    let report = report(&module, stats, &covers, &plan, costs);
+    let mut report = report(&module, stats, &covers, &plan, costs);
+    let singles = unfused(&module, &buckets)?;
+    report.steps = steps(&module, &buckets, &covers, &singles, costs);
+    if let Some(trunk) = &source.trunk {
+        lines::attach(&mut report, &trunk.body_lines);
+    }
     Ok(Fused { module, plan, report, wishes: obeyed })
+}
+
+/// One op per kernel, in the launch lists that the reported steps run.
+fn unfused(module: &Module, buckets: &[Bucket]) -> Result<Vec<Vec<BodyCover>>, CliError> {
+    let run: Vec<usize> = step_report::ROWS.iter().filter_map(|r| Some(step_report::list_of(buckets, *r)?.0)).collect();
+    let mut all = Vec::new();
+    for (i, bucket) in buckets.iter().enumerate() {
+        let bodies = module.bodies.iter().filter(|_| run.contains(&i));
+        let one = |body| cover(body, bucket, &GFX1201, Strategy::None, &CoverOptions::default());
+        all.push(bodies.map(one).collect::<Result<_, _>>()?);
+    }
+    Ok(all)
 }
 
 fn obeyed(covers: &[Vec<BodyCover>]) -> Vec<(String, u32, Obeyed)> {

@@ -1,6 +1,8 @@
 //! The unglue command line: compiles trunks to bundles, runs, verifies, compares and explains them.
 
 mod bench;
+#[cfg(feature = "compile")]
+mod bisect;
 mod cli;
 #[cfg(feature = "compile")]
 mod compile;
@@ -17,6 +19,7 @@ mod report;
 mod rules;
 mod run;
 mod source;
+mod tap;
 mod verify;
 #[cfg(feature = "compile")]
 mod wish;
@@ -32,6 +35,8 @@ fn main() -> ExitCode {
     let done = match &cli.command {
         #[cfg(feature = "compile")]
         Command::Compile(args) => compile::run(args),
+        #[cfg(feature = "compile")]
+        Command::Bisect(args) => bisect::run(args),
         Command::Report(args) => report::run(args),
         Command::Run(args) => run::run(args),
         Command::Verify(args) => verify::run(args),

@@ -11,6 +11,7 @@ use unglue_runtime::manifest;
 
 use crate::cli;
 use crate::error::CliError;
+use crate::tap;
 
 /// A trunk, or a module from IR text.
 pub struct Source {
@@ -50,6 +51,12 @@ fn layer_ranges(text: &str) -> Result<Vec<RangeInclusive<u32>>, CliError> {
 
 /// Reads a config, a checkpoint folder, or IR text.
 pub fn load(input: &Path, options: &cli::Trunk) -> Result<Source, CliError> {
+    let mut source = untapped(input, options)?;
+    tap::add(&mut source.module, &options.tap)?;
+    Ok(source)
+}
+
+fn untapped(input: &Path, options: &cli::Trunk) -> Result<Source, CliError> {
     if input.extension().is_some_and(|e| e == "ir") {
         return ir_text(input);
     }

@@ -75,7 +75,11 @@ fn every_kernel_can_be_explained() {
         assert_eq!(story["places"].as_array().unwrap().len(), here.len(), "{}", kernel.name);
         assert!(story["growths"].as_array().unwrap().iter().all(|g| here.iter().any(|k| k["steps"] == g["steps"])));
         let text = explain(&[&kernel.name]);
-        for part in ["Where it runs", "Machine code", "schedule: ", "one launch costs", "Not fused with"] {
+        let lines = story["lines"].as_array().unwrap();
+        assert!(!lines.is_empty() && lines.iter().all(|l| l.as_str().unwrap().starts_with("models/src/glm5_next/")));
+        let parts =
+            ["Where it runs", "Machine code", "schedule: ", "one launch costs", "Not fused with", "declared in "];
+        for part in parts.into_iter().chain(["What it costs by being a kernel of its own"]) {
             assert!(
                 text.contains(part) || part == "Not fused with" && text.contains("No other kernel"),
                 "{part}: {text}"
@@ -112,7 +116,8 @@ fn an_op_says_its_rules_kernel_and_fusions() {
     let body = trunk.bodies.iter().find(|b| b.name.starts_with("kda")).unwrap();
     let number = body.nodes.iter().position(|n| matches!(n.op, Op::MatMul { .. })).unwrap();
     let text = explain(&[&format!("{}%{number}", body.name)]);
-    for part in ["Rewriting: ", "in kernel ", "fusions that it took part in", " ns)"] {
+    let declared = ["Declared in models/src/glm5_next/", ".rs:"];
+    for part in ["Rewriting: ", "in kernel ", "fusions that it took part in", " ns)"].into_iter().chain(declared) {
         assert!(text.contains(part), "{part}: {text}");
     }
     let (with, other) = (format!("%{number}"), format!("{}%{number}", body.name));

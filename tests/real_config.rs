@@ -139,6 +139,90 @@ fn the_search_does_not_grow_with_the_layers() {
 }
 
 #[test]
+fn activations_move_little_more_than_they_must() {
+    for bucket in report()["buckets"].as_array().unwrap() {
+        let bodies = bucket["bodies"].as_array().unwrap().iter().map(|b| (&b["body"], &b["activations"]));
+        for (what, a) in bodies.chain([(&bucket["rows_max"], &bucket["activations"])]) {
+            let of = |name: &str| a[name].as_u64().unwrap();
+            let (moved, least) = (of("moved_bytes"), of("least_bytes"));
+            assert!(0 < least && least <= moved && moved <= 2 * least, "{what}: {moved} of at least {least}");
+            assert!(moved <= of("issued_bytes"), "{what}: {a}");
+        }
+    }
+}
+
+/// The budget holds the other launch lists to what they have.
+#[test]
+fn no_launch_of_a_token_only_computes_element_by_element() {
+    let report = report();
+    let first = &report["buckets"][0];
+    let pointwise = |b: &Value| b["pointwise"].as_u64().unwrap() > 0;
+    let found: Vec<_> =
+        first["bodies"].as_array().unwrap().iter().filter(|b| pointwise(b)).map(|b| &b["body"]).collect();
+    assert_eq!(first["pointwise_launches"], 0, "in {found:?}");
+}
+
+/// Every op comes from lines of the model, which are there; so does what rules brought in.
+#[test]
+fn every_op_has_lines_of_the_model() {
+    let mut files: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for bucket in report()["buckets"].as_array().unwrap() {
+        for body in bucket["bodies"].as_array().unwrap() {
+            let lines = |x: &Value| -> Vec<String> {
+                x["lines"].as_array().unwrap().iter().map(|l| l.as_str().unwrap().to_owned()).collect()
+            };
+            for op in body["ops"].as_array().unwrap() {
+                assert!(!lines(op).is_empty(), "{} {op}", body["body"]);
+                for at in lines(op) {
+                    let (file, line) = at.split_once(':').unwrap();
+                    assert!(file.starts_with("models/src/glm5_next/"), "{at}");
+                    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+                    let text = files
+                        .entry(file.into())
+                        .or_insert_with(|| std::fs::read_to_string(path).unwrap().lines().map(str::to_owned).collect());
+                    let code = &text[line.parse::<usize>().unwrap() - 1];
+                    assert!(code.contains('(') && !code.trim_start().starts_with("//"), "{at}: {code}");
+                }
+            }
+            for kernel in body["kernels"].as_array().unwrap() {
+                let of_ops = body["ops"]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .filter(|o| o["kernels"].as_array().unwrap().contains(&kernel["in_body"]));
+                let all: BTreeSet<String> = of_ops.flat_map(lines).collect();
+                assert_eq!(lines(kernel).into_iter().collect::<BTreeSet<_>>(), all, "{}", kernel["name"]);
+            }
+        }
+    }
+}
+
+const README: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/README.md");
+const TABLES: [&str; 2] = ["<!-- from `unglue report --markdown` -->\n", "<!-- end -->"];
+
+/// `UPDATE=1` puts this build's tables into the README.
+#[test]
+fn readme_has_every_launch() {
+    let tables = Path::new(env!("CARGO_TARGET_TMPDIR")).join("real-config.md");
+    let done = Command::new(env!("CARGO_BIN_EXE_unglue"))
+        .args(["report", bundle().path().to_str().unwrap(), "--markdown", tables.to_str().unwrap()])
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let tables = std::fs::read_to_string(tables).unwrap();
+    let launches = manifest().buckets[0].launches.iter().map(|l| &manifest().kernels[l.kernel as usize].name);
+    launches.for_each(|name| assert!(tables.contains(&format!("| `{name}` |")), "{name}"));
+    let readme = std::fs::read_to_string(README).unwrap();
+    let (before, rest) = readme.split_once(TABLES[0]).unwrap();
+    let (now, after) = rest.split_once(TABLES[1]).unwrap();
+    if std::env::var_os("UPDATE").is_some_and(|v| v == "1") {
+        std::fs::write(README, [before, TABLES[0], &tables, TABLES[1], after].concat()).unwrap();
+        return;
+    }
+    assert!(now == tables, "other launches than the README says: UPDATE=1 cargo test --test real_config readme");
+}
+
+#[test]
 fn every_kernel_has_code_a_name_and_parameters() {
     let m = manifest();
     let code: BTreeSet<u32> = bundle().code(GPU).unwrap().iter().filter_map(|c| c.kernel).collect();

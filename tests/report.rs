@@ -126,6 +126,34 @@ fn json_counts_what_the_manifest_launches() {
     assert_eq!(all["manifest"]["sha256"], json!(tiny.sha256()));
 }
 
+/// A step that fills its list has the sums of the list, and no step takes less than its floor.
+#[test]
+fn steps_agree_with_the_launch_lists() {
+    let all: Value = serde_json::from_str(&report(&TINY, &["--json"])).unwrap();
+    let steps = all["report"]["steps"].as_array().unwrap();
+    let rows: Vec<u64> = steps.iter().map(|s| s["rows"].as_u64().unwrap()).collect();
+    assert_eq!(rows, [1, 5, 8]);
+    let list = &all["report"]["buckets"][0];
+    assert_eq!(steps[0]["all"]["fused"]["launches"], list["total"]["launches"]);
+    assert_eq!(steps[0]["all"]["fused"]["predicted_ns"], list["total"]["predicted_ns"]);
+    assert_eq!(steps[0]["all"]["unfused"]["launches"], list["unfused_launches"]);
+    assert_eq!(steps[0]["all"]["unfused"]["predicted_ns"], list["unfused_ns"]);
+    assert_eq!(steps[1]["all"]["fused"]["launches"], all["report"]["buckets"][2]["total"]["launches"]);
+    assert_eq!((&steps[1]["list_rows"], &steps[1]["seqs"]), (&json!(16), &json!(4)));
+    let ns = |s: &Value, what: &str| s["all"][what]["predicted_ns"].as_u64().unwrap();
+    for step in steps {
+        let classes = step["by_class"].as_object().unwrap();
+        for (of, figure) in [("fused", "launches"), ("unfused", "predicted_ns"), ("floor", "bytes")] {
+            let sum: u64 = classes.values().map(|c| c[of][figure].as_u64().unwrap()).sum();
+            assert_eq!(json!(sum), step["all"][of][figure], "{of} {figure}");
+        }
+        let floor = step["all"]["floor"]["ns"].as_u64().unwrap();
+        assert!(0 < floor && floor < ns(step, "fused") && ns(step, "fused") < ns(step, "unfused"), "{step}");
+    }
+    let text = report(&TINY, &[]);
+    assert!(text.contains("Steps of a few rows, by class of kernel [counted launches; modelled times]"), "{text}");
+}
+
 /// `verify` in the emulator leaves counts beside the bundle; they show as long as the bundle is that very one.
 #[test]
 fn emulated_counts_belong_to_their_bundle() {

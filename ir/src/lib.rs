@@ -10,6 +10,7 @@ pub mod error;
 pub mod graph;
 pub mod infer;
 pub mod interp;
+pub mod lines;
 pub mod math;
 pub mod module;
 pub mod op;

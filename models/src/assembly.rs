@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use unglue_ir::graph::{Graph, ValueId};
+use unglue_ir::lines::SourceLine;
 use unglue_ir::module::{Arg, Call, InputDecl, Module, ModuleOutput, StateDecl, WeightDecl};
 use unglue_ir::op::{Domain, Op};
 use unglue_ir::types::{DType, TensorType};
@@ -37,12 +38,15 @@ pub struct Built {
     pub graph: Graph,
     /// Short name (`router_logits`) and value.
     pub taps: Vec<(String, ValueId)>,
+    /// Per node of the graph: where the model declares it.
+    pub lines: Vec<SourceLine>,
 }
 
 impl From<Maths> for Built {
     fn from(m: Maths) -> Built {
+        let lines = m.b.lines();
         let (graph, taps) = m.finish();
-        Built { graph, taps }
+        Built { graph, taps, lines }
     }
 }
 
@@ -61,6 +65,8 @@ pub struct Trunk {
     pub module: Module,
     /// Inner values per body of the module, by short name; they are not outputs.
     pub body_taps: Vec<Vec<(String, ValueId)>>,
+    /// Per body of the module and node of it: where the model declares it.
+    pub body_lines: Vec<Vec<SourceLine>>,
     /// Checkpoint tensors that the module leaves out on purpose.
     pub skip: SkipRules,
 }
@@ -92,6 +98,7 @@ impl Trunk {
 pub struct Assembly {
     module: Module,
     body_taps: Vec<Vec<(String, ValueId)>>,
+    body_lines: Vec<Vec<SourceLine>>,
 }
 
 /// How one call is linked: the names behind its body's roles.
@@ -106,7 +113,7 @@ pub trait Link {
 
 impl Assembly {
     pub fn new(name: &str) -> Self {
-        Assembly { module: Module { name: name.into(), ..Module::default() }, body_taps: Vec::new() }
+        Assembly { module: Module { name: name.into(), ..Module::default() }, ..Assembly::default() }
     }
 
     /// The number of the body `name`, built on first use.
@@ -117,6 +124,7 @@ impl Assembly {
         let built = build()?;
         self.module.bodies.push(built.graph);
         self.body_taps.push(built.taps);
+        self.body_lines.push(built.lines);
         Ok((self.module.bodies.len() - 1) as u32)
     }
 
@@ -175,7 +183,7 @@ impl Assembly {
     }
 
     pub fn finish(self, skip: SkipRules) -> Trunk {
-        Trunk { module: self.module, body_taps: self.body_taps, skip }
+        Trunk { module: self.module, body_taps: self.body_taps, body_lines: self.body_lines, skip }
     }
 }
 

@@ -221,11 +221,18 @@ impl<'a> Evaluator<'a> {
         let mut carved = carve(self.facts, ops, writes);
         let mut found = schedule(&carved.graph, &self.bucket);
         if matches!(&found, Err(o) if o.rule == NEEDS_OUTPUT) {
-            let more = exchanged_without_output(&carved.graph)?;
-            carved = with_stores(self.facts, ops, carved, &more);
-            found = schedule(&carved.graph, &self.bucket);
+            match exchanged_without_output(&carved.graph) {
+                Ok(more) => {
+                    carved = with_stores(self.facts, ops, carved, &more);
+                    found = schedule(&carved.graph, &self.bucket);
+                }
+                Err(o) => found = Err(o),
+            }
         }
-        Ok((carved, found?))
+        match found {
+            Ok(schedule) => Ok((carved, schedule)),
+            Err(o) => Err(Obstacle { detail: in_body(self.facts, &o.detail, &carved.values), ..o }),
+        }
     }
 
     fn cost_of(&mut self, p: &Partition, g: GroupId) -> Result<i64, Obstacle> {
@@ -265,6 +272,21 @@ impl<'a> Evaluator<'a> {
     fn dear(&mut self, p: &Partition, g: GroupId) -> i64 {
         self.cost_of(p, g).unwrap_or(1_000_000_000)
     }
+}
+
+/// A detail whose `%numbers` count in a carved graph, with the ops of the body.
+fn in_body(facts: &Facts, detail: &str, values: &[ValueId]) -> String {
+    let mut parts = detail.split('%');
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let digits = part.len() - part.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        let (number, rest) = part.split_at(digits);
+        match number.parse().ok().and_then(|n: usize| values.get(n)) {
+            Some(v) => out.push_str(&format!("{}{rest}", op_text(facts, *v))),
+            None => out.push_str(&format!("%{part}")),
+        }
+    }
+    out
 }
 
 /// Groups that read values of `g`, ascending.

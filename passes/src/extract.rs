@@ -168,8 +168,9 @@ fn emission_order(
     let is_leaf = |n: &Node| matches!(n.op, Op::Input { .. } | Op::Weight { .. } | Op::State { .. });
     let leaves = declared.nodes.iter().zip(ids).filter(|(n, _)| is_leaf(n)).map(|(_, id)| classes.find(*id));
     let roots = declared.outputs.iter().map(|(_, v)| classes.find(ids[v.index()]));
-    let mut todo: Vec<Id> = leaves.chain(roots).collect();
-    let mut needed: BTreeSet<Id> = todo.iter().copied().collect();
+    // Two outputs may be one class.
+    let mut needed: BTreeSet<Id> = leaves.chain(roots).collect();
+    let mut todo: Vec<Id> = needed.iter().copied().collect();
     let mut users: BTreeMap<Id, Vec<Id>> = BTreeMap::new();
     let mut waiting: BTreeMap<Id, usize> = BTreeMap::new();
     while let Some(id) = todo.pop() {

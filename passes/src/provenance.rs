@@ -38,6 +38,8 @@ pub struct Origins {
     pub became: Vec<Option<u32>>,
     /// By declared value whose form changed: the rules on the way.
     pub rewritten: BTreeMap<u32, Vec<usize>>,
+    /// By value of the extracted form that stands for no declared one: the declared values that a rule made it from.
+    pub made_from: BTreeMap<u32, Vec<u32>>,
 }
 
 /// The oldest node of each canonical form.
@@ -65,10 +67,10 @@ impl Journal {
         let map = Map::new(classes, &self.joins);
         let mut found = Origins::default();
         let mut paid: BTreeSet<usize> = BTreeSet::new();
-        let mut known: BTreeSet<Id> = BTreeSet::new();
+        let mut known: BTreeMap<Id, Vec<u32>> = BTreeMap::new();
         for (value, &id) in (0u32..).zip(declared) {
             let class = classes.find(id);
-            known.insert(class);
+            known.entry(class).or_default().push(value);
             let Some((node, now)) = chosen.get(&class) else {
                 found.became.push(None);
                 continue;
@@ -80,13 +82,28 @@ impl Journal {
             }
             paid.extend(way);
         }
-        for (class, (node, _)) in chosen.iter().filter(|(class, _)| !known.contains(class)) {
+        for (class, (node, now)) in chosen.iter().filter(|(class, _)| !known.contains_key(class)) {
             let Some(&first) = map.oldest.get(class) else { continue };
+            found.made_from.insert(now.0, self.sources(&map, &known, *class));
             paid.extend(self.makers.get(&first));
             paid.extend(map.way(first, node));
         }
         found.paid = paid.into_iter().map(|j| self.joins[j].rule).collect();
         found
+    }
+
+    /// Declared values of the class that a rule had on its left side when it brought another class in.
+    fn sources(&self, map: &Map, declared: &BTreeMap<Id, Vec<u32>>, mut class: Id) -> Vec<u32> {
+        let mut seen = BTreeSet::new();
+        while seen.insert(class) {
+            if let Some(values) = declared.get(&class) {
+                return values.clone();
+            }
+            let maker = map.oldest.get(&class).and_then(|first| self.makers.get(first));
+            let Some(&join) = maker else { break };
+            class = map.classes.find(self.joins[join].left);
+        }
+        vec![]
     }
 }
 

@@ -8,11 +8,13 @@ use unglue_ir::graph::ValueId;
 use unglue_ir::module::Module;
 
 use crate::cost::CostTable;
-use crate::facts::{Facts, Kind};
+use crate::facts::Facts;
+use crate::figures::{self, Activations, Port, Removal, TargetTime};
 use crate::kernel::{BodyCover, CoverStats, Exactness, Kernel, Rejection, Step, Verdict};
 use crate::plan::Plan;
 use crate::saturate::SaturationStats;
 use crate::schedule::Bucket;
+use crate::step_report::StepReport;
 use crate::traffic::Traffic;
 
 /// Where an op of a body ended up.
@@ -22,6 +24,8 @@ pub struct OpReport {
     pub value: u32,
     pub op: String,
     pub ty: String,
+    /// Where the trunk's builder declares it.
+    pub lines: Vec<String>,
     /// Kernels that compute it, by their names in the body; more than one if it is recomputed.
     pub kernels: Vec<String>,
     /// For an op with a kernel to itself: why no neighbour took it.
@@ -39,9 +43,13 @@ pub struct KernelReport {
     pub class: &'static str,
     pub exactness: Exactness,
     pub ops: Vec<String>,
-    pub reads: Vec<String>,
-    pub writes: Vec<String>,
+    /// Where the trunk's builder declares them, `file:line` from the workspace on, ascending; see [`crate::lines`].
+    pub lines: Vec<String>,
+    pub reads: Vec<Port>,
+    pub writes: Vec<Port>,
     pub traffic: Traffic,
+    /// FLOPs a byte.
+    pub intensity: Option<f64>,
     pub workgroups: u64,
     pub schedule: String,
     /// Tag `modelled`.
@@ -49,6 +57,10 @@ pub struct KernelReport {
     pub t0_ns: u64,
     pub gap_ns: u64,
     pub bound: String,
+    pub by_target: BTreeMap<String, TargetTime>,
+    /// It lies on the longest chain of kernels of its body that wait for each other.
+    pub serial_chain: bool,
+    pub removal: Removal,
     pub steps: Vec<Step>,
     pub rejected: Vec<Rejection>,
 }
@@ -77,6 +89,10 @@ pub struct BodyReport {
     pub kernels: Vec<KernelReport>,
     /// Between kernels, ascending.
     pub edges: Vec<EdgeReport>,
+    /// Of one call.
+    pub activations: Activations,
+    /// Kernels without a heavy op, reduction, gather or scatter.
+    pub pointwise: u64,
 }
 
 /// Sums over the launches of a step.
@@ -111,6 +127,9 @@ pub struct BucketReport {
     pub by_class: BTreeMap<String, Totals>,
     /// By body: a layer kind.
     pub by_body: BTreeMap<String, Totals>,
+    pub activations: Activations,
+    /// Launches without a heavy op, reduction, gather or scatter.
+    pub pointwise_launches: u64,
     /// Launches with one op per kernel.
     pub unfused_launches: u64,
     pub unfused_ns: u64,
@@ -129,11 +148,14 @@ pub struct PassReport {
     pub tag: &'static str,
     pub saturation: Vec<SaturationStats>,
     pub buckets: Vec<BucketReport>,
+    /// By rows of the step; see [`crate::step_report::steps`].
+    pub steps: Vec<StepReport>,
     /// Distinct kernels of the bundle.
     pub kernels: u64,
 }
 
-/// The report of a planned module; the arguments are those of [`crate::plan::plan`].
+/// The report of a planned module; the arguments are those of [`crate::plan::plan`]. Steps and source lines are filled in
+/// by [`crate::step_report::steps`] and [`crate::lines::attach`].
 pub fn report(
     module: &Module,
     saturation: Vec<SaturationStats>,
@@ -142,12 +164,13 @@ pub fn report(
     costs: &CostTable,
 ) -> PassReport {
     let buckets =
-        (0..plan.buckets.len()).filter_map(|i| Some(bucket_report(module, covers.get(i)?, plan, i))).collect();
+        (0..plan.buckets.len()).filter_map(|i| Some(bucket_report(module, covers.get(i)?, plan, i, costs))).collect();
     let kernels = plan.kernels.len() as u64;
-    PassReport { module: module.name.clone(), costs: *costs, tag: "modelled", saturation, buckets, kernels }
+    let module = module.name.clone();
+    PassReport { module, costs: *costs, tag: "modelled", saturation, buckets, steps: vec![], kernels }
 }
 
-fn bucket_report(module: &Module, covers: &[BodyCover], plan: &Plan, index: usize) -> BucketReport {
+fn bucket_report(module: &Module, covers: &[BodyCover], plan: &Plan, index: usize, costs: &CostTable) -> BucketReport {
     let planned = &plan.buckets[index];
     let mut r = BucketReport {
         rows_max: planned.bucket.rows_max,
@@ -157,6 +180,8 @@ fn bucket_report(module: &Module, covers: &[BodyCover], plan: &Plan, index: usiz
         total: Totals::default(),
         by_class: BTreeMap::new(),
         by_body: BTreeMap::new(),
+        activations: Activations::default(),
+        pointwise_launches: 0,
         unfused_launches: 0,
         unfused_ns: 0,
         arena_bytes: planned.arena_bytes,
@@ -177,22 +202,48 @@ fn bucket_report(module: &Module, covers: &[BodyCover], plan: &Plan, index: usiz
         r.by_class.entry(kernel.class.name().into()).or_default().add(kernel);
         r.by_body.entry(cover.body.name.clone()).or_default().add(kernel);
     }
+    r.bodies =
+        (0..).zip(covers).map(|(b, cover)| body_report(cover, b, &bundle_names, &planned.bucket, costs)).collect();
     for call in &module.calls {
-        if let Some(cover) = covers.get(call.body as usize) {
+        if let (Some(cover), Some(body)) = (covers.get(call.body as usize), r.bodies.get(call.body as usize)) {
             r.unfused_launches += cover.stats.unfused;
             r.unfused_ns += cover.stats.unfused_ns;
+            r.activations.add(&body.activations);
+            r.pointwise_launches += body.pointwise;
         }
     }
-    r.bodies = (0..).zip(covers).map(|(b, cover)| body_report(cover, b, &bundle_names, &planned.bucket)).collect();
     r
 }
 
-fn body_report(cover: &BodyCover, number: u32, names: &BTreeMap<(u32, u32), String>, bucket: &Bucket) -> BodyReport {
+fn body_report(
+    cover: &BodyCover,
+    number: u32,
+    names: &BTreeMap<(u32, u32), String>,
+    bucket: &Bucket,
+    costs: &CostTable,
+) -> BodyReport {
     let facts = Facts::new(&cover.body);
-    let kernels = (0..).zip(&cover.kernels).map(|(i, k)| kernel_report(&facts, k, names.get(&(number, i)))).collect();
-    let ops = facts.ops().map(|op| op_report(cover, op)).collect();
     let edges = edges(&facts, cover, bucket);
-    BodyReport { body: cover.body.name.clone(), cover: cover.stats.clone(), ops, kernels, edges }
+    let waits: Vec<(usize, usize)> = edges.iter().map(|e| (e.from as usize, e.to as usize)).collect();
+    let removals = figures::removals(&facts, cover, bucket, costs);
+    let extras = removals.into_iter().zip(figures::serial(cover, &waits));
+    let kernels = (0..).zip(cover.kernels.iter().zip(extras));
+    let kernels = kernels
+        .map(|(i, (k, (removal, serial_chain)))| KernelReport {
+            removal,
+            serial_chain,
+            ..kernel_report(&facts, k, names.get(&(number, i)), bucket)
+        })
+        .collect();
+    BodyReport {
+        body: cover.body.name.clone(),
+        cover: cover.stats.clone(),
+        ops: facts.ops().map(|op| op_report(cover, op)).collect(),
+        kernels,
+        edges,
+        activations: figures::activations(&facts, cover, bucket),
+        pointwise: cover.kernels.iter().filter(|k| figures::is_pointwise(&k.graph)).count() as u64,
+    }
 }
 
 fn edges(facts: &Facts, cover: &BodyCover, bucket: &Bucket) -> Vec<EdgeReport> {
@@ -225,6 +276,7 @@ fn op_report(cover: &BodyCover, op: ValueId) -> OpReport {
         value: op.0,
         op: node.op.name().into(),
         ty: node.ty.to_string(),
+        lines: vec![],
         kernels: holders.iter().map(|k| k.name.clone()).collect(),
         alone,
     }
@@ -253,28 +305,29 @@ fn why_alone(kernel: &Kernel) -> String {
     }
 }
 
-fn kernel_report(facts: &Facts, k: &Kernel, name: Option<&String>) -> KernelReport {
+fn kernel_report(facts: &Facts, k: &Kernel, name: Option<&String>, bucket: &Bucket) -> KernelReport {
     let ops =
         k.graph.nodes.iter().filter(|n| !crate::schedule::is_leaf(&n.op)).map(|n| n.op.name().to_owned()).collect();
-    let text = |(leaf, v): &(String, ValueId)| match facts.kind(*v) {
-        Kind::Leaf => format!("{leaf}: {}", facts.body.ty(*v)),
-        _ => format!("{leaf} (%{}): {}", v.0, facts.body.ty(*v)),
-    };
     KernelReport {
         name: name.unwrap_or(&k.name).clone(),
         in_body: k.name.clone(),
         class: k.class.name(),
         exactness: k.exactness,
         ops,
-        reads: k.reads.iter().map(text).collect(),
-        writes: k.writes.iter().map(text).collect(),
+        lines: vec![],
+        reads: figures::reads(facts, k, bucket),
+        writes: figures::writes(facts, k, bucket),
         traffic: k.cost.traffic,
+        intensity: figures::intensity(k),
         workgroups: k.cost.workgroups,
         schedule: k.schedule.describe(),
         predicted_ns: k.cost.ns,
         t0_ns: k.cost.t0_ns,
         gap_ns: k.cost.gap_ns,
         bound: format!("{:?}", k.cost.bound).to_ascii_lowercase(),
+        by_target: figures::by_target(k, bucket),
+        serial_chain: false,
+        removal: Removal::default(),
         steps: k.steps.clone(),
         rejected: k.rejected.clone(),
     }

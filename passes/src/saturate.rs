@@ -53,6 +53,8 @@ pub struct SaturationStats {
     pub paid: BTreeMap<String, u64>,
     /// By number of the declared value: its number in the extracted form, or none if nothing there needs it.
     pub became: Vec<Option<u32>>,
+    /// Values of the extracted form that stand for no declared one, and the declared values that a rule made them from.
+    pub made_from: BTreeMap<u32, Vec<u32>>,
     /// Declared values whose form changed, and the rules that changed it, in order.
     pub rewritten: BTreeMap<u32, Vec<String>>,
     /// The weakest class of a rule that joined two values: all kernels of the body carry it.
@@ -107,6 +109,7 @@ pub fn optimise_with(body: &Graph, rules: &[Rule], limits: &Limits) -> Result<(G
         let name = |rule: usize| rules[rule].name.to_owned();
         origins.paid.into_iter().for_each(|rule| *stats.paid.entry(name(rule)).or_default() += 1);
         stats.became = origins.became;
+        stats.made_from = origins.made_from;
         stats.rewritten = origins.rewritten.into_iter().map(|(v, r)| (v, r.into_iter().map(name).collect())).collect();
         found
     };

@@ -176,7 +176,7 @@ fn is_matmul(g: &Graph, id: ValueId) -> bool {
 }
 
 /// Bytes of a leaf that are read: all, or what slices and row selections take of it.
-fn used_bytes(g: &Graph, id: ValueId, users: &[Vec<ValueId>], bucket: &Bucket) -> u64 {
+pub(crate) fn used_bytes(g: &Graph, id: ValueId, users: &[Vec<ValueId>], bucket: &Bucket) -> u64 {
     let all = bytes_of(g.ty(id), bucket);
     let part = |u: &ValueId| {
         let node = g.node(*u);

@@ -217,3 +217,24 @@ fn kernels_one_after_the_other_give_the_bits_of_the_declared_body() {
         }
     }
 }
+
+/// What blocks a fusion is named as an op of the body, and belongs to one of the two kernels.
+#[test]
+fn obstacles_name_ops_of_the_body() {
+    let mut named = 0;
+    for body in all() {
+        let cover = cover(&body, &bucket(4), &GFX1201, Strategy::Greedy, &CoverOptions::default()).unwrap();
+        for k in &cover.kernels {
+            for r in &k.rejected {
+                let Verdict::Obstacle { detail, .. } = &r.verdict else { continue };
+                let Some((op, rest)) = detail.split_once('%') else { continue };
+                let op = op.rsplit(|c: char| !c.is_ascii_alphanumeric() && c != '_').next().unwrap();
+                let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+                let node = &body.nodes[digits.parse::<usize>().unwrap()];
+                assert_eq!(node.op.name(), op, "{}: {detail}", k.name);
+                named += 1;
+            }
+        }
+    }
+    assert!(named > 0, "no obstacle names an op");
+}

@@ -13,7 +13,7 @@ use crate::output;
 use crate::source;
 
 const FORMAT: &str = "unglue-budget";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// The target whose resources a budget holds.
 const TARGET: &str = "gfx1201";
 

@@ -40,7 +40,14 @@ pub enum Metric {
     /// Nanoseconds, modelled.
     Time,
     Dram,
+    /// As issued: read by every workgroup that needs them.
     Activations,
+    /// Activations, each written once and read once by each launch that reads it.
+    Moved,
+    /// The least that these kernels could move.
+    Least,
+    /// Launches that only compute element by element.
+    Pointwise,
     Arena,
     Kernels,
     Vgprs,
@@ -135,6 +142,9 @@ impl Difference {
             self.number(&scope, Metric::Time, la.ns, lb.ns);
             self.number(&scope, Metric::Dram, la.dram_bytes, lb.dram_bytes);
             self.number(&scope, Metric::Activations, la.activation_bytes, lb.activation_bytes);
+            self.number(&scope, Metric::Moved, la.moved_bytes, lb.moved_bytes);
+            self.number(&scope, Metric::Least, la.least_bytes, lb.least_bytes);
+            self.number(&scope, Metric::Pointwise, la.pointwise, lb.pointwise);
             self.number(&scope, Metric::Arena, la.arena_bytes, lb.arena_bytes);
             let kinds: BTreeSet<&String> = la.kinds.keys().chain(lb.kinds.keys()).collect();
             for kind in kinds {

@@ -75,8 +75,8 @@ fn rules(l: &cli::Limits) -> [Rule; 9] {
     let list = |option, limit, metrics| Rule { option, limit, metrics, code: false };
     let code = |option, limit, metrics| Rule { option, limit, metrics, code: true };
     [
-        list("--max-launches", l.max_launches, &[Metric::Launches]),
-        list("--max-bytes", l.max_bytes, &[Metric::Dram, Metric::Activations, Metric::Arena]),
+        list("--max-launches", l.max_launches, &[Metric::Launches, Metric::Pointwise]),
+        list("--max-bytes", l.max_bytes, &[Metric::Dram, Metric::Activations, Metric::Moved, Metric::Arena]),
         list("--max-time", l.max_time, &[Metric::Time]),
         code("--max-vgprs", l.max_vgprs, &[Metric::Vgprs]),
         code("--max-sgprs", l.max_sgprs, &[Metric::Sgprs]),

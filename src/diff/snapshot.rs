@@ -48,7 +48,13 @@ pub struct List {
     /// Modelled.
     pub ns: u64,
     pub dram_bytes: u64,
+    /// As issued: read by every workgroup that needs them.
     pub activation_bytes: u64,
+    /// Activations, each written once and read once by each launch that reads it; and the least that could be.
+    pub moved_bytes: u64,
+    pub least_bytes: u64,
+    /// Launches that only compute element by element.
+    pub pointwise: u64,
     pub arena_bytes: u64,
     /// Launches by layer kind.
     pub kinds: BTreeMap<String, u64>,
@@ -114,6 +120,9 @@ fn of_bundle(bundle: &Bundle, report: &Report) -> Snapshot {
         ns: b.total.predicted_ns,
         dram_bytes: b.total.dram_bytes,
         activation_bytes: b.total.cache_bytes,
+        moved_bytes: b.activations.moved_bytes,
+        least_bytes: b.activations.least_bytes,
+        pointwise: b.pointwise_launches,
         arena_bytes: b.arena_bytes,
         kinds: b.by_body.iter().map(|(kind, t)| (kind.clone(), t.launches)).collect(),
     });

@@ -48,7 +48,8 @@ fn build(s: &Snapshot) -> String {
 fn value(metric: Metric, n: u64) -> String {
     match metric {
         Metric::Time => us(n),
-        Metric::Dram | Metric::Activations | Metric::Arena | Metric::Lds | Metric::Code => bytes(n),
+        Metric::Dram | Metric::Activations | Metric::Moved | Metric::Least => bytes(n),
+        Metric::Arena | Metric::Lds | Metric::Code => bytes(n),
         _ => n.to_string(),
     }
 }
@@ -59,6 +60,9 @@ fn name(metric: Metric) -> &'static str {
         Metric::Time => "us",
         Metric::Dram => "DRAM",
         Metric::Activations => "activations",
+        Metric::Moved => "moved",
+        Metric::Least => "least moved",
+        Metric::Pointwise => "pointwise",
         Metric::Arena => "arena",
         Metric::Kernels => "kernels",
         Metric::Vgprs => "VGPRs",
@@ -75,7 +79,13 @@ fn change(metric: Metric, a: u64, b: u64) -> String {
     let sign = if b < a { '-' } else { '+' };
     let counted = matches!(
         metric,
-        Metric::Launches | Metric::Kernels | Metric::Vgprs | Metric::Sgprs | Metric::Spills | Metric::Occupancy
+        Metric::Launches
+            | Metric::Pointwise
+            | Metric::Kernels
+            | Metric::Vgprs
+            | Metric::Sgprs
+            | Metric::Spills
+            | Metric::Occupancy
     );
     if counted || a == 0 {
         return format!("{sign}{}", value(metric, a.abs_diff(b)));

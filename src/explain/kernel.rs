@@ -1,6 +1,6 @@
 //! What a kernel is, how it grew, and what it was not fused with.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use unglue_runtime::manifest::Resources;
@@ -8,8 +8,8 @@ use unglue_runtime::manifest::Resources;
 use super::{Build, rows_text};
 use crate::cli;
 use crate::error::CliError;
-use crate::report::tables::{Page, bytes, counts, exactness, us};
-use crate::report::view::{Bucket, Kernel, Rejection, Step, Traffic, Verdict};
+use crate::report::tables::{Page, by_file, bytes, counts, exactness, us};
+use crate::report::view::{Bucket, Kernel, Port, Rejection, Removal, Step, TargetTime, Traffic, Verdict};
 
 #[derive(Debug, Serialize)]
 pub struct Story {
@@ -18,6 +18,8 @@ pub struct Story {
     exactness: &'static str,
     ops: BTreeMap<String, u64>,
     orders: Vec<String>,
+    /// Where the model declares its ops.
+    lines: Vec<String>,
     resources: BTreeMap<String, Resources>,
     /// Where it stands, by launch list and body.
     places: Vec<Place>,
@@ -41,6 +43,10 @@ struct Place {
     t0_ns: u64,
     gap_ns: u64,
     bound: String,
+    intensity: Option<f64>,
+    by_target: BTreeMap<String, TargetTime>,
+    serial_chain: bool,
+    removal: Removal,
 }
 
 #[derive(Debug, Serialize)]
@@ -48,8 +54,8 @@ struct Growth {
     body: String,
     rows: Vec<u64>,
     schedule: String,
-    reads: Vec<String>,
-    writes: Vec<String>,
+    reads: Vec<Port>,
+    writes: Vec<Port>,
     steps: Vec<Step>,
     rejected: Vec<Rejection>,
 }
@@ -62,6 +68,7 @@ pub fn story(build: &Build, args: &cli::Explain, name: &str) -> Result<Story, Cl
     let mut places = Vec::new();
     let mut growths: Vec<Growth> = Vec::new();
     let mut entry = None;
+    let mut lines: BTreeSet<String> = BTreeSet::new();
     for bucket in build.lists(args) {
         let wanted = |b: &str| args.body.as_deref().is_none_or(|w| w == b) && bucket.by_body.contains_key(b);
         for body in bucket.bodies.iter().filter(|b| wanted(&b.body)) {
@@ -69,6 +76,7 @@ pub fn story(build: &Build, args: &cli::Explain, name: &str) -> Result<Story, Cl
             let launches = launches.checked_div(body.kernels.len() as u64).unwrap_or(0);
             for k in body.kernels.iter().filter(|k| is_it(k)) {
                 entry = entry.or_else(|| m.kernels.iter().find(|e| e.name == k.name));
+                lines.extend(k.lines.iter().cloned());
                 places.push(place(bucket, &body.body, k, launches));
                 grow(&mut growths, bucket.rows_max, &body.body, k);
             }
@@ -89,6 +97,7 @@ pub fn story(build: &Build, args: &cli::Explain, name: &str) -> Result<Story, Cl
         exactness: exactness(entry.exactness),
         ops,
         orders: entry.orders.clone(),
+        lines: lines.into_iter().collect(),
         resources: entry.resources.clone(),
         places,
         growths,
@@ -108,6 +117,10 @@ fn place(bucket: &Bucket, body: &str, k: &Kernel, launches: u64) -> Place {
         t0_ns: k.t0_ns,
         gap_ns: k.gap_ns,
         bound: k.bound.clone(),
+        intensity: k.intensity,
+        by_target: k.by_target.clone(),
+        serial_chain: k.serial_chain,
+        removal: k.removal,
     }
 }
 
@@ -137,7 +150,11 @@ pub fn text(s: &Story, bold: bool) -> String {
     if !s.orders.is_empty() {
         page.note(&format!("orders of summation: {}", s.orders.join("; ")));
     }
+    if !s.lines.is_empty() {
+        page.note(&format!("declared in {}", by_file(&s.lines)));
+    }
     places(&mut page, s);
+    worth(&mut page, s);
     resources(&mut page, s);
     for growth in &s.growths {
         grown(&mut page, growth, &s.tag);
@@ -187,6 +204,38 @@ fn places(page: &mut Page, s: &Story) {
     );
 }
 
+fn worth(page: &mut Page, s: &Story) {
+    page.title(format!("What it costs by being a kernel of its own [{}]", s.tag));
+    let targets: BTreeSet<&String> = s.places.iter().flat_map(|p| p.by_target.keys()).collect();
+    let row = |p: &Place| {
+        let r = &p.removal;
+        let mut row = vec![
+            p.rows.to_string(),
+            p.body.clone(),
+            p.intensity.map_or_else(|| "-".into(), |i| format!("{i:.2}")),
+            if p.serial_chain { "yes" } else { "no" }.into(),
+            us(r.launch_ns),
+            us(r.gap_ns),
+            bytes(r.bytes),
+            us(r.bytes_ns),
+            us(r.total_ns),
+        ];
+        row.extend(targets.iter().map(|t| p.by_target.get(*t).map_or_else(|| "-".into(), |x| us(x.predicted_ns))));
+        row
+    };
+    let mut heads: Vec<String> =
+        [">rows", "body", ">FLOP/B", "chain", ">floor", ">gap", ">bytes", ">us of them", ">saves"]
+            .map(Into::into)
+            .into();
+    heads.extend(targets.iter().map(|t| format!(">us, {t}")));
+    let heads: Vec<&str> = heads.iter().map(String::as_str).collect();
+    page.table(&heads, s.places.iter().map(row).collect());
+    page.note(
+        "chain: it lies on the longest chain of kernels of its body that wait for each other. saves: at most, if neighbours \
+         did its work: floor, gap, and the activations that only pass between it and them.",
+    );
+}
+
 fn resources(page: &mut Page, s: &Story) {
     page.title("Machine code [compiled]");
     let row = |(target, r): (&String, &Resources)| {
@@ -207,8 +256,8 @@ fn resources(page: &mut Page, s: &Story) {
 fn grown(page: &mut Page, g: &Growth, tag: &str) {
     page.title(format!("In {}, steps of at most {} [{tag}]", g.body, rows_text(&g.rows)));
     page.note(&format!("schedule: {}", g.schedule));
-    for (what, values) in [("reads", &g.reads), ("writes", &g.writes)] {
-        page.note(&format!("{what} {}", values.join("; ")));
+    for (what, ports) in [("reads", &g.reads), ("writes", &g.writes)] {
+        page.note(&format!("{what} {}", ports.iter().map(Port::text).collect::<Vec<_>>().join("; ")));
     }
     page.line("");
     if g.steps.is_empty() {

@@ -7,8 +7,8 @@ use unglue_ir::op::Op;
 use super::{Build, rows_text};
 use crate::cli;
 use crate::error::CliError;
-use crate::report::tables::Page;
-use crate::report::view::{Body, Kernel, Saturation};
+use crate::report::tables::{Page, by_file};
+use crate::report::view::{self, Body, Kernel, Saturation};
 
 /// One declared op.
 #[derive(Debug, Serialize)]
@@ -18,6 +18,8 @@ pub struct Story {
     value: u64,
     op: String,
     ty: String,
+    /// Where the model declares what is now this value.
+    lines: Vec<String>,
     /// The rules that changed it, in order.
     rules: Vec<String>,
     became: Became,
@@ -105,20 +107,22 @@ fn story(build: &Build, args: &cli::Explain, body: usize, declared: &Graph, valu
     let mut found = None;
     for bucket in build.lists(args).filter(|b| b.by_body.contains_key(&declared.name)) {
         let Some(reported) = now.and_then(|now| find(bucket.bodies.get(body)?, now)) else { continue };
-        let (ops, list) = reported;
-        found = Some(ops);
+        let (op, list) = reported;
+        found = Some(op);
         match lists.iter_mut().find(|l| l.kernels == list.kernels && l.alone == list.alone) {
             Some(same) => same.rows.push(bucket.rows_max),
             None => lists.push(List { rows: vec![bucket.rows_max], ..list }),
         }
     }
+    let lines = found.map_or_else(Vec::new, |op| op.lines.clone());
     let became = match (now, found) {
         (None, _) => Became::Unused,
-        (Some(value), Some(op)) => Became::Op { value, op },
+        (Some(value), Some(op)) => Became::Op { value, op: op.op.clone() },
         (Some(value), None) => Became::View { value },
     };
     let rules = saturation.rewritten.get(&value).cloned().unwrap_or_default();
-    Some(Story { body: declared.name.clone(), value, op: text_of(op), ty: ty.to_string(), rules, became, lists })
+    let (op, ty) = (text_of(op), ty.to_string());
+    Some(Story { body: declared.name.clone(), value, op, ty, lines, rules, became, lists })
 }
 
 /// The op's name; leaves with their role.
@@ -129,15 +133,15 @@ fn text_of(op: &Op) -> String {
     }
 }
 
-/// Name and holders of a value of the rewritten body; none if it is no op.
-fn find(body: &Body, value: u64) -> Option<(String, List)> {
+/// A value of the rewritten body with its holders; none if it is no op.
+fn find(body: &Body, value: u64) -> Option<(&view::Op, List)> {
     let op = body.ops.iter().find(|o| o.value == value)?;
     let holder = |name: &String| {
         let kernel = body.kernels.iter().find(|k| k.in_body == *name)?;
         Some(Holder { kernel: kernel.name.clone(), in_body: name.clone(), steps: steps(kernel, value) })
     };
     let kernels = op.kernels.iter().filter_map(holder).collect();
-    Some((op.op.clone(), List { rows: vec![], kernels, alone: op.alone.clone() }))
+    Some((op, List { rows: vec![], kernels, alone: op.alone.clone() }))
 }
 
 /// The fusions that an op took part in: its group takes up others, or is taken up.
@@ -173,6 +177,9 @@ pub fn text(stories: &[Story], bold: bool) -> String {
     let mut page = Page::new(bold);
     for s in stories {
         page.title(format!("%{} {} of {}: {}", s.value, s.op, s.body, s.ty));
+        if !s.lines.is_empty() {
+            page.note(&format!("Declared in {}.", by_file(&s.lines)));
+        }
         page.note(&format!("Rewriting: {}.", became_text(s)));
         for list in &s.lists {
             let rows = rows_text(&list.rows);

@@ -6,7 +6,9 @@
 
 mod executed;
 mod html;
+mod markdown;
 mod measured;
+mod steps;
 pub(crate) mod tables;
 mod timeline;
 mod trace;
@@ -37,9 +39,12 @@ pub fn run(args: &cli::Report) -> Result<(), CliError> {
     if let Some(path) = &args.trace {
         output::write(path, &trace::text(&bundle, &report).map_err(|w| broken(&bundle, w))?)?;
     }
+    if let Some(path) = &args.markdown {
+        output::write(path, &markdown::text(&report))?;
+    }
     if args.json {
         print(&format!("{}\n", json()?))
-    } else if args.html.is_some() || args.trace.is_some() {
+    } else if args.html.is_some() || args.trace.is_some() || args.markdown.is_some() {
         Ok(())
     } else {
         print(&tables::text(&bundle, &report, emulated.as_ref(), measured.as_ref(), bold()))

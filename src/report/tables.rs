@@ -10,6 +10,7 @@ use unglue_runtime::manifest::{Exactness, Manifest, Resources};
 
 use super::executed;
 use super::measured::{self, Measured};
+use super::steps;
 use super::view::{Body, Bucket, Kernel, Report, Saturation, Totals};
 use crate::emulated::Emulated;
 
@@ -93,9 +94,11 @@ pub fn text(
     let m = bundle.manifest();
     page.line(format!("bundle {}, sha256 {}", bundle.path().display(), bundle.sha256()));
     head(&mut page, bundle, report);
-    steps(&mut page, m, report);
+    lists(&mut page, m, report);
     sums(&mut page, "Launches and time by class", report, |b| &b.by_class);
     sums(&mut page, "Launches and time by layer kind", report, |b| &b.by_body);
+    steps::by_class(&mut page, report);
+    steps::activations(&mut page, report);
     saturation(&mut page, report);
     cover(&mut page, m, report);
     for bucket in &report.buckets {
@@ -153,7 +156,7 @@ pub(crate) fn exactness(e: Exactness) -> &'static str {
     }
 }
 
-fn steps(page: &mut Page, m: &Manifest, report: &Report) {
+fn lists(page: &mut Page, m: &Manifest, report: &Report) {
     let tag = &report.tag;
     page.title(format!("A step, by launch list [counted launches and arena; {tag} times and bytes]"));
     let rows = report.buckets.iter().zip(&m.buckets).map(|(b, launches)| {
@@ -412,7 +415,7 @@ fn alone(page: &mut Page, report: &Report) {
     page.table(&["body", "op", "rows", "why"], rows);
     page.note(
         "Reasons name kernels as the body does: kernels that do the same work in several bodies are one kernel of the \
-         bundle, under the name of the first. A %number inside a reason counts in the graph of the refused union.",
+         bundle, under the name of the first. Numbers of ops inside a reason count in the rewritten body.",
     );
 }
 
@@ -423,7 +426,8 @@ fn kernels(page: &mut Page, m: &Manifest, report: &Report, bucket: &Bucket) {
     page.title(format!("Kernels in launch order, steps of at most {} row(s) [{tag}{compiled}]", bucket.rows_max));
     page.note(
         "wgs: workgroups. dram: bytes of weights and state. in, out: bytes of activations, each once. us: the kernel; gap: \
-         until the next one starts.",
+         until the next one starts. saves: at most, if its neighbours did its work; *: the kernel lies on the longest chain \
+         of kernels of its body that wait for each other.",
     );
     for body in bucket.bodies.iter().filter(|b| bucket.by_body.contains_key(&b.body)) {
         page.line("");
@@ -444,8 +448,9 @@ fn body_kernels(page: &mut Page, m: &Manifest, body: &Body, gpu: bool) {
         us(sum(|k| k.predicted_ns)),
         us(sum(|k| k.gap_ns)),
         String::new(),
+        String::new(),
     ]);
-    page.table(&[">", &body.body, ">wgs", ">dram", ">in", ">out", ">us", ">gap", "bound"], rows);
+    page.table(&[">", &body.body, ">wgs", ">dram", ">in", ">out", ">us", ">gap", ">saves", "bound"], rows);
     let mut heads = vec![">", "class"];
     if gpu {
         heads.extend([">VGPRs", ">SGPRs", ">LDS", ">spills", ">occupancy", ">code"]);
@@ -469,6 +474,7 @@ fn cost_row(i: usize, k: &Kernel) -> Vec<String> {
         bytes(k.traffic.written_bytes),
         us(k.predicted_ns),
         us(k.gap_ns),
+        format!("{}{}", us(k.removal.total_ns), if k.serial_chain { "*" } else { " " }),
         k.bound.clone(),
     ]
 }
@@ -504,6 +510,23 @@ fn resources(r: &Resources) -> Vec<String> {
 pub(crate) fn counts(of: &BTreeMap<String, u64>) -> String {
     let text = |(name, n): (&String, &u64)| if *n == 1 { name.clone() } else { format!("{name}×{n}") };
     if of.is_empty() { "none".into() } else { of.iter().map(text).collect::<Vec<_>>().join(", ") }
+}
+
+/// Source lines, `file:line` each and ascending, with every file once: `models/src/maths.rs:3,7; ...`.
+pub(crate) fn by_file(lines: &[String]) -> String {
+    let mut files: Vec<(&str, BTreeSet<u64>)> = Vec::new();
+    for line in lines {
+        let (file, number) = line.rsplit_once(':').unwrap_or((line, ""));
+        let number = number.parse().unwrap_or(0);
+        match files.last_mut().filter(|(last, _)| *last == file) {
+            Some((_, numbers)) => drop(numbers.insert(number)),
+            None => files.push((file, BTreeSet::from([number]))),
+        }
+    }
+    let text = |(file, numbers): &(&str, BTreeSet<u64>)| {
+        format!("{file}:{}", numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(","))
+    };
+    files.iter().map(text).collect::<Vec<_>>().join("; ")
 }
 
 /// Nanoseconds as microseconds.

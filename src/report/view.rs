@@ -14,6 +14,8 @@ pub struct Report {
     pub tag: String,
     pub saturation: Vec<Saturation>,
     pub buckets: Vec<Bucket>,
+    /// What steps of a few rows take.
+    pub steps: Vec<StepLoad>,
     /// Distinct kernels.
     pub kernels: u64,
 }
@@ -55,6 +57,9 @@ pub struct Bucket {
     pub total: Totals,
     pub by_class: BTreeMap<String, Totals>,
     pub by_body: BTreeMap<String, Totals>,
+    pub activations: Activations,
+    /// Launches that only compute element by element.
+    pub pointwise_launches: u64,
     pub unfused_launches: u64,
     pub unfused_ns: u64,
     pub arena_bytes: u64,
@@ -69,6 +74,46 @@ pub struct Totals {
     pub cache_bytes: u64,
 }
 
+/// Bytes of activations.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub struct Activations {
+    /// Each tensor written once, and read once by each launch that reads it.
+    pub moved_bytes: u64,
+    /// Written once and read once.
+    pub least_bytes: u64,
+    /// Read by every workgroup that needs it.
+    pub issued_bytes: u64,
+}
+
+/// A step, with the launch list that it runs.
+#[derive(Debug, Deserialize)]
+pub struct StepLoad {
+    pub rows: u64,
+    pub seqs: u64,
+    pub list_rows: u64,
+    pub all: ClassLoad,
+    pub by_class: BTreeMap<String, ClassLoad>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub struct ClassLoad {
+    pub fused: Load,
+    pub unfused: Load,
+    pub floor: Floor,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub struct Load {
+    pub launches: u64,
+    pub predicted_ns: u64,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub struct Floor {
+    pub bytes: u64,
+    pub ns: u64,
+}
+
 #[derive(Debug, Deserialize)]
 pub struct Body {
     pub body: String,
@@ -76,6 +121,9 @@ pub struct Body {
     pub ops: Vec<Op>,
     /// In launch order.
     pub kernels: Vec<Kernel>,
+    /// Of one call.
+    pub activations: Activations,
+    pub pointwise: u64,
 }
 
 #[derive(Debug, Deserialize)]
@@ -125,6 +173,8 @@ pub struct Forced {
 pub struct Op {
     pub value: u64,
     pub op: String,
+    /// Where the model declares it.
+    pub lines: Vec<String>,
     /// The kernels that compute it, by their names in the body.
     pub kernels: Vec<String>,
     /// Why it has a kernel to itself, if it has.
@@ -138,17 +188,61 @@ pub struct Kernel {
     /// Name in the body.
     pub in_body: String,
     pub class: String,
-    pub reads: Vec<String>,
-    pub writes: Vec<String>,
+    /// Where the model declares its ops.
+    pub lines: Vec<String>,
+    pub reads: Vec<Port>,
+    pub writes: Vec<Port>,
     pub traffic: Traffic,
+    pub intensity: Option<f64>,
     pub workgroups: u64,
     pub schedule: String,
     pub predicted_ns: u64,
     pub t0_ns: u64,
     pub gap_ns: u64,
     pub bound: String,
+    pub by_target: BTreeMap<String, TargetTime>,
+    /// It lies on the longest chain of kernels of its body that wait for each other.
+    pub serial_chain: bool,
+    pub removal: Removal,
     pub steps: Vec<Step>,
     pub rejected: Vec<Rejection>,
+}
+
+/// A value at the boundary of a kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Port {
+    pub name: String,
+    /// Number in the rewritten body; none for a leaf of it.
+    pub value: Option<u64>,
+    pub ty: String,
+    /// None for a state.
+    pub bytes: Option<u64>,
+}
+
+impl Port {
+    /// `v98 (%98): bf16[R, 64], 128B`.
+    pub fn text(&self) -> String {
+        let number = self.value.map_or_else(String::new, |v| format!(" (%{v})"));
+        let size = self.bytes.map_or_else(String::new, |b| format!(", {}", super::tables::bytes(b)));
+        format!("{}{number}: {}{size}", self.name, self.ty)
+    }
+}
+
+/// One launch with another target's cost table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct TargetTime {
+    pub predicted_ns: u64,
+    pub gap_ns: u64,
+}
+
+/// What would be saved at most if its neighbours did its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Removal {
+    pub launch_ns: u64,
+    pub gap_ns: u64,
+    pub bytes: u64,
+    pub bytes_ns: u64,
+    pub total_ns: u64,
 }
 
 /// One fusion: a group takes up another. Groups go by the number of the op that they started as.

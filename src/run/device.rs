@@ -8,8 +8,8 @@ use unglue_models::checkpoint::Checkpoint;
 use unglue_models::safetensors::Stored;
 use unglue_runtime::manifest::{MANIFEST_FILE, Manifest, Mem, Source};
 use unglue_runtime::{
-    BufferReader, Bundle, Feed, Geometry, LaunchEvent, LogitRows, RuntimeError, SequenceState, Session, SessionOptions,
-    slice_tensor,
+    BufferReader, Bundle, Feed, Geometry, Hook, LaunchEvent, LogitRows, RuntimeError, SequenceState, Session,
+    SessionOptions, slice_tensor,
 };
 
 use super::dump::{Array, Dump};
@@ -60,6 +60,15 @@ impl OnDevice {
     }
 }
 
+impl OnDevice {
+    /// Feeds the next ids with a look at each launch.
+    pub fn observed(&mut self, ids: &[i32], hook: &mut Hook<'_>) -> Result<(), CliError> {
+        let mut feeds = [Feed { seq: &mut self.sequence, ids, logits: LogitRows::All }];
+        self.session.feed_batch(&mut feeds, Some(hook)).map_err(CliError::Device)?;
+        Ok(())
+    }
+}
+
 /// Options of the trunk say nothing to a bundle; one that contradicts it would otherwise be passed over in silence.
 fn fixed_at_compile(trunk: &cli::Trunk, manifest: &Manifest) -> Result<(), CliError> {
     let needed = || "with --device interp only: a bundle has what it was compiled with".to_string();
@@ -69,6 +78,9 @@ fn fixed_at_compile(trunk: &cli::Trunk, manifest: &Manifest) -> Result<(), CliEr
     }
     if !trunk.aux.is_empty() {
         return usage("--aux", format!("{:?}", trunk.aux));
+    }
+    if !trunk.tap.is_empty() {
+        return usage("--tap", trunk.tap.join(", "));
     }
     if !trunk.allow_field.is_empty() {
         return usage("--allow-field", trunk.allow_field.join(", "));
@@ -91,7 +103,8 @@ fn geometry(manifest: &Manifest, args: &cli::Run, work: &Work) -> Geometry {
     Geometry { block_size, num_blocks: max_ctx.div_ceil(block_size.max(1)), max_slots: 1, max_ctx }
 }
 
-fn weights_folder(args: &cli::Run) -> Result<PathBuf, CliError> {
+/// The checkpoint folder that a command line names, or that the bundle was compiled from.
+pub fn weights_folder(args: &cli::Run) -> Result<PathBuf, CliError> {
     if let Some(folder) = &args.weights {
         return Ok(folder.clone());
     }

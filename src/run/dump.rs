@@ -9,6 +9,7 @@ use unglue_runtime::Value;
 use unglue_runtime::manifest::Mem;
 
 use crate::error::CliError;
+use crate::tap;
 
 /// An array in the format of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,7 +98,7 @@ pub struct Dump {
 }
 
 impl Dump {
-    /// With `taps`: everything; else only the logits.
+    /// With `taps`: everything; else only the logits, and what `--tap` stores.
     pub fn new(taps: bool) -> Dump {
         Dump { taps, rows: BTreeMap::new(), whole: BTreeMap::new() }
     }
@@ -108,7 +109,7 @@ impl Dump {
 
     /// Whether a value belongs in the file.
     pub fn wants(&self, name: &str) -> bool {
-        name == "logits" || (self.taps && name != "argmax")
+        name == "logits" || tap::is_tap(name) || (self.taps && name != "argmax")
     }
 
     /// Adds rows of a step.

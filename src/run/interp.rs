@@ -57,10 +57,39 @@ impl Interpreter {
         if let Some(trunk) = &trunk {
             checkpoint.check_against(&module, &trunk.skip)?;
         }
-        let taps = trunk.iter().flat_map(|t| t.taps()).map(|t| ((t.call as usize, t.value), t.name)).collect();
+        let taps: BTreeMap<_, _> =
+            trunk.iter().flat_map(|t| t.taps()).map(|t| ((t.call as usize, t.value), t.name)).collect();
+        Ok(Interpreter { taps, ..Interpreter::of(module, checkpoint) })
+    }
+
+    /// A module with its weights, at the start of a sequence.
+    pub fn of(module: Module, checkpoint: Checkpoint) -> Interpreter {
         let states = States::new(&module.states, 1);
         let pool = pool_size(&module) as usize;
-        Ok(Interpreter { module, checkpoint, states, len: 0, pool, taps })
+        Interpreter { module, checkpoint, states, len: 0, pool, taps: BTreeMap::new() }
+    }
+
+    /// Feeds the next ids with a look at every value; the module's results, with logits of all rows.
+    pub fn observed(
+        &mut self,
+        ids: &[i32],
+        observe: &mut dyn FnMut(usize, ValueId, &Tensor),
+    ) -> Result<BTreeMap<String, Tensor>, CliError> {
+        self.run(ids, (0..ids.len() as i32).collect(), observe)
+    }
+
+    fn run(
+        &mut self,
+        ids: &[i32],
+        wanted: Vec<i32>,
+        observe: &mut dyn FnMut(usize, ValueId, &Tensor),
+    ) -> Result<BTreeMap<String, Tensor>, CliError> {
+        let batch = Batch::new(&[(0, self.len, ids.len())], self.pool);
+        let inputs = self.inputs(ids, wanted);
+        let weights = |decl: &WeightDecl| weight(&self.checkpoint, decl);
+        let out = run_module(&self.module, &inputs, &weights, &mut self.states, &batch, observe)?;
+        self.len += ids.len();
+        Ok(out)
     }
 
     fn inputs(&self, ids: &[i32], wanted: Vec<i32>) -> BTreeMap<String, Tensor> {
@@ -102,18 +131,17 @@ impl Engine for Interpreter {
             (None, true) => rows.last().into_iter().collect(),
             (None, false) => vec![],
         };
-        let batch = Batch::new(&[(0, self.len, ids.len())], self.pool);
-        let inputs = self.inputs(ids, wanted);
-        let weights = |decl: &WeightDecl| weight(&self.checkpoint, decl);
         let mut seen = Vec::new();
         let inner = dump.as_ref().is_some_and(|d| d.taps());
+        let taps = std::mem::take(&mut self.taps);
         let mut observe = |call: usize, id: ValueId, t: &Tensor| {
-            if let Some(name) = self.taps.get(&(call, id)).filter(|_| inner) {
+            if let Some(name) = taps.get(&(call, id)).filter(|_| inner) {
                 seen.push((name.clone(), Array::from(t)));
             }
         };
-        let out = run_module(&self.module, &inputs, &weights, &mut self.states, &batch, &mut observe)?;
-        self.len += ids.len();
+        let out = self.run(ids, wanted, &mut observe);
+        self.taps = taps;
+        let out = out?;
         if let Some(dump) = dump {
             for (name, t) in &out {
                 if dump.wants(name) {

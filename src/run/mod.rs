@@ -1,9 +1,9 @@
 //! `unglue run`: feeds token ids through a bundle or the reference interpreter, and generates greedily.
 
-mod device;
-mod dump;
+pub(crate) mod device;
+pub(crate) mod dump;
 mod ids;
-mod interp;
+pub(crate) mod interp;
 
 use std::ops::Range;
 use std::path::Path;
@@ -53,7 +53,8 @@ pub trait Engine {
 }
 
 impl Work {
-    fn of(args: &cli::Run) -> Result<Work, CliError> {
+    /// What a command line asks for.
+    pub fn of(args: &cli::Run) -> Result<Work, CliError> {
         let ids = ids::read(&args.ids)?;
         let usage = |rule, found: usize, needed| Err(CliError::Usage { rule, found: found.to_string(), needed });
         if args.chunk == 0 {
@@ -86,8 +87,12 @@ impl Work {
         Ok(())
     }
 
+    pub fn ids(&self) -> &[i32] {
+        &self.ids
+    }
+
     /// The ids of each step.
-    fn steps(&self) -> Vec<Range<usize>> {
+    pub fn steps(&self) -> Vec<Range<usize>> {
         let mut steps: Vec<Range<usize>> = Vec::new();
         while let at = steps.last().map_or(0, |s| s.end)
             && at < self.ids.len()

@@ -1,12 +1,13 @@
 //! `unglue verify`: every kernel of a bundle alone against the reference interpreter.
 
-mod subject;
+pub(crate) mod subject;
 mod uses;
 
 use std::collections::BTreeMap;
 
 use serde_json::json;
 use unglue_codegen::check::{Mismatch, Subject, check};
+use unglue_ir::graph::Graph;
 use unglue_passes::schedule::Bucket;
 use unglue_runtime::{Bundle, manifest};
 
@@ -17,11 +18,29 @@ use crate::error::CliError;
 use subject::UnderTest;
 
 /// One kernel and a launch that uses it.
-pub struct Case<'a> {
+pub(crate) struct Case<'a> {
     pub kernel: u32,
     pub entry: &'a manifest::Kernel,
     pub launch: &'a manifest::Launch,
     pub bucket: &'a manifest::Bucket,
+}
+
+impl Case<'_> {
+    pub fn step(&self) -> Bucket {
+        Bucket {
+            rows_max: self.bucket.rows_max as u32,
+            seqs_max: self.bucket.seqs_max as u32,
+            pools: self.bucket.pools,
+        }
+    }
+
+    /// # Errors
+    /// [`CliError::Ir`] if the kernel's text is no graph.
+    pub fn graph(&self) -> Result<Graph, CliError> {
+        let graph = unglue_ir::text::parse_graph(&self.entry.ir)?;
+        unglue_ir::verify::graph(&graph)?;
+        Ok(graph)
+    }
 }
 
 pub fn run(args: &cli::Verify) -> Result<(), CliError> {
@@ -33,7 +52,7 @@ pub fn run(args: &cli::Verify) -> Result<(), CliError> {
     let mut executed: BTreeMap<String, Executed> = BTreeMap::new();
     let mut wrong: Vec<Mismatch> = Vec::new();
     for case in &cases {
-        let found = verify_case(&mut device, case, args, &mut executed)?;
+        let found = verify_case(&mut device, case, (args.seed, args.draws), &mut executed)?;
         if !args.json {
             match &found {
                 None => println!("ok    {:<63} {}", case.entry.name, case.entry.class),
@@ -63,8 +82,8 @@ pub fn run(args: &cli::Verify) -> Result<(), CliError> {
     }
 }
 
-/// Each kernel with the first launch that uses it.
-pub fn cases<'a>(m: &'a manifest::Manifest, only: Option<&str>) -> Result<Vec<Case<'a>>, CliError> {
+/// Each kernel with the first launch that uses it, in the order of these launches.
+pub(crate) fn cases<'a>(m: &'a manifest::Manifest, only: Option<&str>) -> Result<Vec<Case<'a>>, CliError> {
     let mut first: BTreeMap<u32, Case<'a>> = BTreeMap::new();
     for bucket in &m.buckets {
         for launch in &bucket.launches {
@@ -84,15 +103,15 @@ pub fn cases<'a>(m: &'a manifest::Manifest, only: Option<&str>) -> Result<Vec<Ca
     }
 }
 
-fn verify_case(
+pub(crate) fn verify_case(
     device: &mut UnderTest,
     case: &Case,
-    args: &cli::Verify,
+    (first, draws): (u64, u64),
     executed: &mut BTreeMap<String, Executed>,
 ) -> Result<Option<Mismatch>, CliError> {
     with_subject(case, |subject| {
-        for draw in 0..args.draws.max(1) {
-            let seed = args.seed.wrapping_add(draw);
+        for draw in 0..draws.max(1) {
+            let seed = first.wrapping_add(draw);
             device.prepare(draw, seed);
             if let Some(wrong) = check(device.device(), subject, seed)? {
                 return Ok(Some(wrong));
@@ -108,16 +127,11 @@ fn verify_case(
 }
 
 /// Calls `f` with the case's kernel and graph.
-pub fn with_subject<T>(case: &Case, f: impl FnOnce(&Subject) -> Result<T, CliError>) -> Result<T, CliError> {
-    let graph = unglue_ir::text::parse_graph(&case.entry.ir)?;
-    unglue_ir::verify::graph(&graph)?;
-    let bucket = Bucket {
-        rows_max: case.bucket.rows_max as u32,
-        seqs_max: case.bucket.seqs_max as u32,
-        pools: case.bucket.pools,
-    };
+pub(crate) fn with_subject<T>(case: &Case, f: impl FnOnce(&Subject) -> Result<T, CliError>) -> Result<T, CliError> {
+    let graph = case.graph()?;
     let (uses, grid) = (uses::uses(case, &graph)?, uses::grid(&case.launch.grid));
-    f(&Subject { name: &case.entry.name, number: case.kernel, graph: &graph, uses: &uses, grid, bucket })
+    let (name, number, bucket) = (case.entry.name.as_str(), case.kernel, case.step());
+    f(&Subject { name, number, graph: &graph, uses: &uses, grid, bucket })
 }
 
 /// Keeps the emulator's counts for `unglue report`. The check's result does not depend on whether that works.

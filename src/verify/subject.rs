@@ -21,7 +21,16 @@ const POISONS: [u32; 3] = [0x7fe1_dead, 0, u32::MAX];
 impl UnderTest {
     /// The device with the bundle's code.
     pub fn open(kind: DeviceKind, bundle: &Bundle) -> Result<UnderTest, CliError> {
-        let mut under = match kind {
+        let mut under = UnderTest::empty(kind)?;
+        let device = under.device();
+        let code = bundle.code(device.target()).map_err(CliError::Bundle)?;
+        device.load(&bundle.manifest().kernels, &code).map_err(CliError::Bundle)?;
+        Ok(under)
+    }
+
+    /// The device without code.
+    pub fn empty(kind: DeviceKind) -> Result<UnderTest, CliError> {
+        let under = match kind {
             DeviceKind::Cpu => {
                 let options = CpuOptions { threads: 0, guard: Guard::Aligned, poison_shared: true };
                 UnderTest::Plain(Box::new(CpuDevice::new(options).map_err(CliError::Device)?))
@@ -30,9 +39,6 @@ impl UnderTest {
             DeviceKind::Gfx12Emu => UnderTest::Emu(EmuDevice::new(EmuOptions::default()).map_err(CliError::Device)?),
             other => UnderTest::Plain(other.open(0).map_err(CliError::Device)?),
         };
-        let device = under.device();
-        let code = bundle.code(device.target()).map_err(CliError::Bundle)?;
-        device.load(&bundle.manifest().kernels, &code).map_err(CliError::Bundle)?;
         Ok(under)
     }
 

@@ -178,6 +178,48 @@ fn click_on_a_kernel_shows_its_details() {
 }
 
 #[test]
+fn details_name_source_lines_and_what_a_kernel_costs() {
+    let mut page = open(&TINY, &[]);
+    page.click("#kernels tbody tr[data-kernel=kda_o_proj]");
+    page.becomes("document.querySelector('#details h3').textContent", &json!("kda_o_proj"));
+    let details = page.js("document.getElementById('details').textContent").as_str().unwrap().to_owned();
+    for part in ["models/src/glm5_next/kda.rs:", "Saves at most", "FLOPs a byte", "serial chain", "us, sm_90", "spills"]
+    {
+        assert!(details.contains(part), "{part}: {details}");
+    }
+    page.finish();
+}
+
+#[test]
+fn steps_of_few_rows_are_in_a_table() {
+    let mut page = open(&TINY, &[]);
+    let report = "JSON.parse(document.getElementById('data').textContent).report";
+    let rows = page.js("document.querySelectorAll('#totals-steps tbody tr').length");
+    let wanted = format!("{report}.steps.reduce((n, s) => n + Object.keys(s.by_class).length + 1, 0)");
+    assert_eq!(rows, page.js(&wanted));
+    let kinds = page.js("document.querySelectorAll('#bodies button').length");
+    assert_eq!(page.js("document.querySelectorAll('#totals-activations tbody tr').length"), kinds);
+    page.finish();
+}
+
+#[test]
+fn timeline_has_a_track_for_each_class() {
+    let mut page = open(&TINY, &[]);
+    let tops = "new Set([...document.querySelectorAll('#timeline .launch rect')].map(r => r.getAttribute('y'))).size";
+    assert_eq!(page.js(tops), json!(1));
+    page.click("#timeline-lanes");
+    let report = "JSON.parse(document.getElementById('data').textContent).report";
+    let classes = page.js(&format!("Object.keys({report}.buckets[0].by_class).length"));
+    page.becomes(tops, &classes);
+    page.becomes("document.querySelectorAll('#timeline .lane').length", &classes);
+    let launches = page.js(&format!("{report}.buckets[0].total.launches"));
+    assert_eq!(page.js("document.querySelectorAll('#timeline .launch').length"), launches);
+    page.click("#timeline-lanes");
+    page.becomes(tops, &json!(1));
+    page.finish();
+}
+
+#[test]
 fn every_list_and_layer_kind_of_the_real_model_is_drawn() {
     let mut page = open(&REAL, &[]);
     let report = "JSON.parse(document.getElementById('data').textContent).report";

@@ -6,9 +6,9 @@ use serde_json::Value;
 
 use crate::bundles::{REAL, document};
 
-/// `v98 (%98): bf16[R, 64]` to 98; none for a leaf of the body.
+/// Number of the value at a port; none for a leaf of the body.
 fn number(port: &Value) -> Option<u64> {
-    port.as_str()?.split_once("(%")?.1.split_once(')')?.0.parse().ok()
+    port["value"].as_u64()
 }
 
 /// Bytes of a tensor by its text; none for a state.
@@ -58,6 +58,29 @@ fn edges_are_what_kernels_write_and_later_ones_read() {
             for (i, k) in kernels.iter().enumerate() {
                 assert!(reads_leaf(k) || edges.iter().any(|e| field(e, "to") == i as u64), "{}", k["name"]);
             }
+        }
+    }
+}
+
+/// What is written has the size of its type, and nothing read is larger; states have none.
+#[test]
+fn ports_have_sizes() {
+    let all = document(&REAL);
+    for bucket in all["report"]["buckets"].as_array().unwrap() {
+        for k in bucket["bodies"].as_array().unwrap().iter().flat_map(|b| b["kernels"].as_array().unwrap()) {
+            let ports = |side: &str| k[side].as_array().unwrap().clone();
+            let size = |p: &Value| bytes(p["ty"].as_str().unwrap(), bucket);
+            for port in ports("writes") {
+                assert_eq!(port["bytes"].as_u64(), size(&port), "{port}");
+            }
+            for port in ports("reads") {
+                assert!(port["bytes"].as_u64() <= size(&port), "{port}");
+                assert_eq!(port["bytes"].is_null(), size(&port).is_none(), "{port}");
+            }
+            let of = |side: &str| ports(side).iter().filter_map(|p| p["bytes"].as_u64()).sum::<u64>();
+            let t = |name: &str| k["traffic"][name].as_u64().unwrap();
+            assert_eq!(of("reads"), t("weight_bytes") + t("read_bytes"), "{}", k["name"]);
+            assert_eq!(of("writes"), t("written_bytes"), "{}", k["name"]);
         }
     }
 }

@@ -8,3 +8,4 @@ mod common;
 mod errors;
 mod golden;
 mod session;
+mod tap;

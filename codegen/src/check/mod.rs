@@ -5,6 +5,8 @@
 //! end, and state that is not the step's, holds patterns, so that reading or writing it shows.
 
 mod draw;
+#[cfg(feature = "llvm")]
+pub mod split;
 mod state;
 
 use std::collections::BTreeMap;

@@ -10,6 +10,7 @@ mod bodies;
 mod finishes;
 mod mutations;
 mod rewrite;
+mod split;
 
 use unglue_codegen::bundle::describe::{Facts, kernel};
 use unglue_codegen::check::{Mismatch, Subject, check};

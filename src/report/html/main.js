@@ -81,6 +81,11 @@ function verdictText(v) {
   }
 }
 
+function removalText(r) {
+  return `${usText(r.total_ns)} us: ${usText(r.launch_ns)} us of its own, ${usText(r.gap_ns)} us of gap, and `
+    + `${usText(r.bytes_ns)} us for ${bytesText(r.bytes)} between it and them`;
+}
+
 function details() {
   const panel = byId("details");
   const body = bodiesOf(state.list).find((b) => b.body === state.body);
@@ -98,8 +103,10 @@ function details() {
     element("h3", {}, k.name),
     element("p", {}, k.schedule),
     element("dl", {}, ...facts),
-    ...section("Reads", list(k.reads)),
-    ...section("Writes", list(k.writes)),
+    ...section("Reads", list(k.reads.map(portText))),
+    ...section("Writes", list(k.writes.map(portText))),
+    ...section("Declared in", list(linesByFile(k.lines))),
+    ...section("Saves at most, if its neighbours did its work", element("p", {}, removalText(k.removal), " ", tag(modelled))),
     ...section("Orders of summation", list(entry ? entry.orders : [])),
     ...section("Fusions that made it", list(k.steps.map((step) => step.text), "ol")),
     ...section("Not fused with", list(k.rejected.map((r) => `${r.with}: ${verdictText(r.verdict)}`))));

@@ -7,6 +7,9 @@ const measuredTag = data.measured ? data.measured.tag : null;
 // The target whose machine code has registers to speak of.
 const GPU = "gfx1201";
 const entries = new Map(data.manifest.kernels.map((k) => [k.name, k]));
+// Targets with a machine model beside the one that chose the kernels.
+const otherTargets = [...new Set(report.buckets.flatMap((b) => b.bodies).flatMap((b) => b.kernels)
+  .flatMap((k) => Object.keys(k.by_target)))].filter((name) => name !== report.costs.target).sort();
 const classes = [...new Set(data.manifest.kernels.map((k) => k.class))].sort();
 const HUES = [212, 28, 140, 265, 340, 55, 180, 300, 95, 0];
 
@@ -28,10 +31,27 @@ function cacheBytes(kernel) {
   return kernel.traffic.reread_bytes + kernel.traffic.written_bytes;
 }
 
+// A value at the boundary of a kernel: `v98 (%98): bf16[R, 64], 128B`.
+function portText(port) {
+  const number = port.value === null ? "" : ` (%${port.value})`;
+  return `${port.name}${number}: ${port.ty}${port.bytes === null ? "" : `, ${bytesText(port.bytes)}`}`;
+}
+
+// Lines of the model, `file:line` each and ascending, with every file once.
+function linesByFile(lines) {
+  const files = new Map();
+  for (const line of lines) {
+    const at = line.lastIndexOf(":");
+    const file = line.slice(0, at);
+    files.set(file, [...(files.get(file) || []), Number(line.slice(at + 1))]);
+  }
+  return [...files].map(([file, numbers]) => `${file}:${numbers.sort((a, b) => a - b).join(",")}`);
+}
+
 // Ops of a kernel of a body, as `%12 matmul`.
 function opsOf(body, kernel) {
   return body.ops.filter((op) => op.kernels.includes(kernel.in_body))
-    .map((op) => ({ text: `%${op.value} ${op.op}`, ty: op.ty, alone: op.alone }));
+    .map((op) => ({ text: `%${op.value} ${op.op}`, ty: op.ty, alone: op.alone, lines: op.lines }));
 }
 
 function emulatedOf(name) {
@@ -64,16 +84,19 @@ function kernelRows(list) {
 function newRow(kernel, launches, bucket) {
   const entry = entries.get(kernel.name);
   const compiled = entry && entry.resources[GPU];
-  const moved = dramBytes(kernel) + cacheBytes(kernel);
   const joined = data.measured ? data.measured.kernels.find((k) => k.name === kernel.name) : undefined;
   return {
     kernel, name: kernel.name, bodies: [], ops: [], class: kernel.class, launches,
-    workgroups: kernel.workgroups,
+    exactness: kernel.exactness, workgroups: kernel.workgroups,
     vgprs: compiled ? compiled.vgprs : null,
+    sgprs: compiled ? compiled.sgprs : null,
+    spills: compiled ? compiled.vgpr_spills + compiled.sgpr_spills : null,
+    code: compiled ? compiled.code_bytes : null,
     lds: compiled ? compiled.lds_bytes : null,
     occupancy: compiled ? compiled.occupancy : null,
     dram: dramBytes(kernel), cache: cacheBytes(kernel), flops: kernel.traffic.flops,
-    intensity: moved > 0 ? kernel.traffic.flops / moved : null,
+    intensity: kernel.intensity, serial: kernel.serial_chain ? "yes" : "no", saves: kernel.removal.total_ns,
+    ...Object.fromEntries(otherTargets.map((name) => [`ns-${name}`, timeOn(kernel, name)])),
     bound: kernel.bound, ns: kernel.predicted_ns, gap: kernel.gap_ns,
     share: launches * (kernel.predicted_ns + kernel.gap_ns) / Math.max(bucket.total.predicted_ns, 1),
     ...emulatedOf(kernel.name),
@@ -81,6 +104,10 @@ function newRow(kernel, launches, bucket) {
     ratio: joined ? joined.median_us * 1000 / Math.max(kernel.predicted_ns, 1) : null,
     count: joined ? joined.count : null,
   };
+}
+
+function timeOn(kernel, target) {
+  return target in kernel.by_target ? kernel.by_target[target].predicted_ns : null;
 }
 
 // Whether a search finds a kernel, by its own name, or one of its ops.

@@ -107,7 +107,7 @@ function boxShape(box, body) {
 function chipShape(op, i) {
   const x = BOX.padding + 2 + (i % CHIP.columns) * (CHIP.width + CHIP.gap);
   const y = BOX.head + Math.floor(i / CHIP.columns) * (CHIP.height + CHIP.gap);
-  const title = `${op.text}: ${op.ty}${op.alone ? `\nalone: ${op.alone}` : ""}`;
+  const title = [`${op.text}: ${op.ty}`, ...linesByFile(op.lines), ...(op.alone ? [`alone: ${op.alone}`] : [])].join("\n");
   return drawn("g", { class: "op", "data-op": op.text, transform: `translate(${x} ${y})` },
     drawn("title", {}, title),
     drawn("rect", { width: CHIP.width, height: CHIP.height, rx: 3 }),

@@ -4,11 +4,15 @@ const dash = (text) => (value) => (value === null ? "-" : text(value));
 const COLUMNS = [
   { key: "name", head: "kernel", tag: "counted", text: String },
   { key: "class", head: "class", tag: "counted", text: String },
+  { key: "exactness", head: "exactness", tag: "counted", text: String },
   { key: "launches", head: "launches", tag: "counted", number: true, text: String },
   { key: "workgroups", head: "workgroups", tag: "counted", number: true, text: String },
   { key: "vgprs", head: "VGPRs", tag: "compiled", number: true, text: dash(String) },
+  { key: "sgprs", head: "SGPRs", tag: "compiled", number: true, text: dash(String) },
   { key: "lds", head: "LDS", tag: "compiled", number: true, text: dash(bytesText) },
   { key: "occupancy", head: "occupancy", tag: "compiled", number: true, text: dash(String) },
+  { key: "spills", head: "spills", tag: "compiled", number: true, text: dash(String) },
+  { key: "code", head: "code", tag: "compiled", number: true, text: dash(bytesText) },
   { key: "dram", head: "DRAM", tag: modelled, number: true, text: bytesText },
   { key: "cache", head: "cache", tag: modelled, number: true, text: bytesText },
   { key: "flops", head: "FLOPs", tag: modelled, number: true, text: countText },
@@ -16,6 +20,10 @@ const COLUMNS = [
   { key: "bound", head: "bound", tag: modelled, text: String },
   { key: "ns", head: "us", tag: modelled, number: true, text: usText },
   { key: "gap", head: "gap", tag: modelled, number: true, text: usText },
+  { key: "saves", head: "saves", tag: modelled, number: true, text: usText },
+  { key: "serial", head: "serial chain", tag: modelled, text: String },
+  ...otherTargets.map((name) => (
+    { key: `ns-${name}`, head: `us, ${name}`, tag: modelled, number: true, text: dash(usText) })),
   { key: "share", head: "share", tag: modelled, number: true, text: (n) => `${(n * 100).toFixed(1)}%` },
 ];
 if (data.emulated) {

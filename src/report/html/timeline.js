@@ -1,9 +1,34 @@
 // One step by predicted time: calls of bodies above, launches below, gaps empty.
 
-const TRACK = { ticks: 18, calls: 24, callHeight: 24, launches: 52, launchHeight: 46 };
+const TRACK = { calls: 24, callHeight: 24, launches: 52, launchHeight: 46, lane: 22, laneGap: 3, below: 12 };
 // Part of the step that is shown, in ns.
 const span = { start: 0, ns: 1 };
 let launched = [];
+// Classes with a track of their own, from the top; empty if all launches share one.
+let lanes = [];
+
+// Top and height of a launch.
+function laneOf(launch) {
+  if (lanes.length === 0) return [TRACK.launches, TRACK.launchHeight];
+  return [TRACK.launches + lanes.indexOf(launch.kernel.class) * (TRACK.lane + TRACK.laneGap), TRACK.lane];
+}
+
+function arrangeLanes() {
+  const present = new Set(launched.map((launch) => launch.kernel.class));
+  lanes = byId("timeline-lanes").checked ? classes.filter((name) => present.has(name)) : [];
+  const tracks = lanes.length === 0 ? TRACK.launchHeight : lanes.length * (TRACK.lane + TRACK.laneGap);
+  byId("timeline").style.height = `${TRACK.launches + tracks + TRACK.below}px`;
+}
+
+// The name of each track's class, its launches and their time.
+function laneNames() {
+  return lanes.map((name, i) => {
+    const own = launched.filter((launch) => launch.kernel.class === name);
+    const ns = own.reduce((total, launch) => total + launch.kernel.predicted_ns + launch.kernel.gap_ns, 0);
+    const y = TRACK.launches + i * (TRACK.lane + TRACK.laneGap) + 15;
+    return drawn("text", { class: "lane", x: 4, y }, `${name}: ${own.length}, ${usText(ns)} us`);
+  });
+}
 
 function timeline(list) {
   const kernels = new Map(bodiesOf(list).flatMap((body) => body.kernels.map((k) => [k.name, k])));
@@ -13,6 +38,7 @@ function timeline(list) {
   });
   byId("legend").replaceChildren(...classes.map((name) =>
     element("span", {}, element("span", { class: "swatch", style: `background:${classColour(name)}` }), name)));
+  arrangeLanes();
   fitTimeline();
 }
 
@@ -43,7 +69,7 @@ function drawTimeline() {
     return { left, wide: right - left, rect: drawn("rect", { x: left, y, width: Math.max(right - left, 0.3), height, fill: colour }) };
   };
   const ticks = tickMarks(width).map((ns) => drawn("g", {},
-    drawn("line", { class: "tick", x1: at(ns), x2: at(ns), y1: 0, y2: 110 }),
+    drawn("line", { class: "tick", x1: at(ns), x2: at(ns), y1: 0, y2: svg.getBoundingClientRect().height }),
     drawn("text", { x: at(ns) + 3, y: 12 }, `${(ns / 1000).toLocaleString("en")} us`)));
   const sites = calls().filter(visible).map((call) => {
     const { left, wide, rect } = block(call, TRACK.calls, TRACK.callHeight, null);
@@ -51,15 +77,16 @@ function drawTimeline() {
       label(call.site, left, wide, TRACK.calls + 16));
   });
   const launches = launched.filter(visible).map((launch) => {
-    const { left, wide, rect } = block(launch, TRACK.launches, TRACK.launchHeight, classColour(launch.kernel.class));
+    const [top, height] = laneOf(launch);
+    const { left, wide, rect } = block(launch, top, height, classColour(launch.kernel.class));
     const k = launch.kernel;
     const title = `${k.name}\n${launch.site}, ${k.class}\n${usText(k.predicted_ns)} us, then ${usText(k.gap_ns)} us gap`;
     const shape = drawn("g", { class: "launch", "data-kernel": k.name }, drawn("title", {}, title), rect,
-      label(k.name, left, wide, TRACK.launches + 27));
+      lanes.length === 0 ? label(k.name, left, wide, top + 27) : null);
     shape.addEventListener("click", () => { if (!dragging.moved) select(k.name, launch.site.split(".").pop()); });
     return shape;
   });
-  svg.replaceChildren(...ticks, ...sites, ...launches);
+  svg.replaceChildren(...ticks, ...sites, ...launches, ...laneNames());
   const shown = `${usText(span.start)} to ${usText(span.start + span.ns)} us of ${usText(stepLength())} us`;
   byId("timeline-range").textContent = `${shown}; ${plural(launched.length, "launch").replace("launchs", "launches")}`;
   mark();
@@ -106,5 +133,6 @@ function timelineControls() {
   byId("timeline-in").addEventListener("click", () => zoomTimeline(2, width() / 2));
   byId("timeline-out").addEventListener("click", () => zoomTimeline(0.5, width() / 2));
   byId("timeline-fit").addEventListener("click", fitTimeline);
+  byId("timeline-lanes").addEventListener("change", () => { arrangeLanes(); drawTimeline(); });
   window.addEventListener("resize", drawTimeline);
 }

@@ -44,6 +44,34 @@ function totals(list) {
   const bodies = bodiesOf(list);
   const kinds = sums("By layer kind", "layer kind", bucket, bodies.map((b) => b.body), bucket.by_body, bodies);
   byId("totals-body").replaceChildren(kinds);
+  byId("totals-steps").replaceChildren(stepLoads());
+  byId("totals-activations").replaceChildren(activations(bucket, bodies));
+}
+
+// Steps of a few rows: fused, with one op a kernel, and at the very least.
+function stepLoads() {
+  const number = true;
+  const columns = [{ head: "rows", number }, { head: "class" }, { head: "launches", number, tag: "counted" },
+    { head: "unfused", number, tag: "counted" }, { head: "us", number, tag: modelled },
+    { head: "unfused us", number, tag: modelled }, { head: "floor us", number, tag: modelled },
+    { head: "floor bytes", number, tag: modelled }];
+  const row = (rows, name, c) => [String(rows), name, String(c.fused.launches), String(c.unfused.launches),
+    usText(c.fused.predicted_ns), usText(c.unfused.predicted_ns), usText(c.floor.ns), bytesText(c.floor.bytes)];
+  const rows = report.steps.flatMap((step) => [
+    ...Object.entries(step.by_class).map(([name, c]) => row(step.rows, name, c)), row(step.rows, "all", step.all)]);
+  return table("Steps of a few rows, by class of kernel", columns, rows);
+}
+
+function activations(bucket, bodies) {
+  const number = true;
+  const columns = [{ head: "one call of" }, { head: "moved", number, tag: modelled }, { head: "least", number, tag: modelled },
+    { head: "ratio", number, tag: modelled }, { head: "issued", number, tag: modelled },
+    { head: "pointwise", number, tag: "counted" }];
+  const row = (name, a, pointwise) => [name, bytesText(a.moved_bytes), bytesText(a.least_bytes),
+    a.least_bytes > 0 ? (a.moved_bytes / a.least_bytes).toFixed(2) : "-", bytesText(a.issued_bytes), String(pointwise)];
+  const rows = bodies.map((b) => row(b.body, b.activations, b.pointwise));
+  return table(`Activations, steps of at most ${plural(bucket.rows_max, "row")}`, columns, rows,
+    row("whole step", bucket.activations, bucket.pointwise_launches));
 }
 
 function sums(caption, head, bucket, keys, of, bodies = null) {
