@@ -55,10 +55,10 @@ pub enum Dtype {
 #[cfg(feature = "compile")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Cover {
-    /// Choose kernels by an integer program over candidates; greedy's where it finds nothing cheaper
+    /// Choose kernels by an integer program over candidates; greedy's where it finds nothing better
+    #[default]
     Exact,
     /// Fuse while the cost model gains
-    #[default]
     Greedy,
     /// One kernel per op: the unfused baseline
     None,

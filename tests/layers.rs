@@ -40,7 +40,7 @@ fn tiny_model() {
     for options in [
         ["--dtype", "f32", "--cover", "none"],
         ["--dtype", "f32", "--cover", "greedy"],
-        ["--dtype", "bf16", "--cover", "greedy"],
+        ["--dtype", "bf16", "--cover", "exact"],
     ] {
         verify_config("tests/golden/glm5_next_tiny", &options, CPU, "6");
         verify_config("tests/golden/glm5_next_tiny", &options, EMULATOR, "3");

@@ -118,7 +118,11 @@ pub enum Move {
 /// What a move is worth.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Worth {
-    Gain(i64),
+    /// Predicted ns that it saves, and those of the groups as they are.
+    Gain {
+        ns: i64,
+        apart_ns: i64,
+    },
     Obstacle(Obstacle),
 }
 
@@ -240,31 +244,32 @@ impl<'a> Evaluator<'a> {
         Ok(self.evaluate(p, &ops, &BTreeSet::from([g]))?.cost.total() as i64)
     }
 
-    /// What a move gains in ns; groups without a schedule of their own count as very dear.
+    /// What a move gains; groups without a schedule of their own count as very dear.
     pub fn worth(&mut self, p: &Partition, mv: Move) -> Worth {
-        match self.try_worth(p, mv) {
-            Ok(gain) => Worth::Gain(gain),
+        match self.before_and_after(p, mv) {
+            Ok((apart_ns, ns)) => Worth::Gain { ns: apart_ns - ns, apart_ns },
             Err(o) => Worth::Obstacle(o),
         }
     }
 
-    fn try_worth(&mut self, p: &Partition, mv: Move) -> Result<i64, Obstacle> {
+    /// Predicted ns of the groups that a move changes, as they are and behind it.
+    fn before_and_after(&mut self, p: &Partition, mv: Move) -> Result<(i64, i64), Obstacle> {
         match mv {
             Move::Join(a, b) => {
                 let union: BTreeSet<ValueId> = p.groups[&a].union(&p.groups[&b]).copied().collect();
                 let joined = self.evaluate(p, &union, &BTreeSet::from([a, b]))?.cost.total() as i64;
-                Ok(self.dear(p, a) + self.dear(p, b) - joined)
+                Ok((self.dear(p, a) + self.dear(p, b), joined))
             }
             Move::Spread(g) => {
                 let ops = p.groups[&g].clone();
-                let mut gain = self.dear(p, g);
+                let (mut apart, mut spread) = (self.dear(p, g), 0);
                 for reader in readers_of_group(self.facts, p, g) {
                     let mut union = p.groups[&reader].clone();
                     union.extend(needed_of(self.facts, &ops, &union));
-                    let with = self.evaluate(p, &union, &BTreeSet::from([g, reader]))?.cost.total() as i64;
-                    gain += self.dear(p, reader) - with;
+                    spread += self.evaluate(p, &union, &BTreeSet::from([g, reader]))?.cost.total() as i64;
+                    apart += self.dear(p, reader);
                 }
-                Ok(gain)
+                Ok((apart, spread))
             }
         }
     }

@@ -37,4 +37,5 @@ pub use error::PassError;
 pub use kernel::{BodyCover, Exactness, Kernel, KernelClass, Numerics};
 pub use plan::{Plan, plan};
 pub use saturate::{Limits, optimise};
+pub use search::{TIE_PPM, tie_ns};
 pub use wishes::{Subject, Wish};

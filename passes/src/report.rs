@@ -56,6 +56,9 @@ pub struct KernelReport {
     pub predicted_ns: u64,
     pub t0_ns: u64,
     pub gap_ns: u64,
+    /// Life of the longest wave, and what it costs if it is too long (part of `predicted_ns`).
+    pub wave_cycles: u64,
+    pub penalty_ns: u64,
     pub bound: String,
     pub by_target: BTreeMap<String, TargetTime>,
     /// It lies on the longest chain of kernels of its body that wait for each other.
@@ -324,6 +327,8 @@ fn kernel_report(facts: &Facts, k: &Kernel, name: Option<&String>, bucket: &Buck
         predicted_ns: k.cost.ns,
         t0_ns: k.cost.t0_ns,
         gap_ns: k.cost.gap_ns,
+        wave_cycles: k.cost.wave_cycles,
+        penalty_ns: k.cost.penalty_ns,
         bound: format!("{:?}", k.cost.bound).to_ascii_lowercase(),
         by_target: figures::by_target(k, bucket),
         serial_chain: false,

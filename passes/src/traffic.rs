@@ -6,10 +6,10 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use unglue_ir::graph::{Graph, Node, ValueId};
 use unglue_ir::op::{Binary, Op, Unary};
-use unglue_ir::types::{DType, Dim, Format, StateKind, TensorType, Type};
+use unglue_ir::types::{Dim, Format, StateKind, TensorType, Type};
 
 use crate::cost::CostTable;
-use crate::schedule::{Bucket, Finish, Form, Schedule, is_leaf};
+use crate::schedule::{Bucket, Finish, Form, LaneWork, Products, Schedule, is_leaf, is_view, lane_work};
 
 /// Bytes and operations of one launch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
@@ -23,10 +23,14 @@ pub struct Traffic {
     pub read_bytes: u64,
     /// Activations read by all workgroups together.
     pub reread_bytes: u64,
+    /// Those of `reread_bytes` that a workgroup needs before its weights can stream.
+    pub prologue_bytes: u64,
+    /// Weights and state read again: by later passes over the rows, and by workgroups that share them.
+    pub restream_bytes: u64,
     pub written_bytes: u64,
     /// Multiply-adds of heavy ops, twice, and one for each element of other ops.
     pub flops: u64,
-    /// FLOPs on matrix tiles, of 16 rows whatever the bucket.
+    /// FLOPs on matrix tiles, of whole tiles whatever the bucket holds.
     pub tile_flops: u64,
     /// Lane operations, with those that every workgroup repeats.
     pub lane_ops: u64,
@@ -44,6 +48,8 @@ impl Traffic {
             state_bytes,
             read_bytes,
             reread_bytes,
+            prologue_bytes,
+            restream_bytes,
             written_bytes,
             flops,
             tile_flops,
@@ -56,6 +62,8 @@ impl Traffic {
         self.state_bytes += state_bytes;
         self.read_bytes += read_bytes;
         self.reread_bytes += reread_bytes;
+        self.prologue_bytes += prologue_bytes;
+        self.restream_bytes += restream_bytes;
         self.written_bytes += written_bytes;
         self.flops += flops;
         self.tile_flops += tile_flops;
@@ -121,23 +129,33 @@ pub fn traffic(g: &Graph, schedule: &Schedule, bucket: &Bucket) -> Traffic {
             Op::Weight { .. } => {
                 let bytes = used_bytes(g, id, &users, bucket);
                 t.weight_bytes += bytes;
-                // The rows of a sequence are taken one after the other, and sequences apart.
-                if matches!(schedule.form, Form::Delta { .. }) && users[id.index()].iter().any(|u| is_matmul(g, *u)) {
-                    t.reread_bytes += bytes.saturating_mul(u64::from(bucket.rows_max.saturating_sub(1)));
+                if users[id.index()].iter().any(|u| is_dense(&g.node(*u).op)) {
+                    t.restream_bytes += bytes.saturating_mul(weight_passes(schedule, bucket) - 1);
                 }
             }
             Op::Input { .. } => {
                 let bytes = used_bytes(g, id, &users, bucket);
                 t.read_bytes += bytes;
-                t.reread_bytes += bytes.saturating_mul(rereads);
+                let readers = if read_by_parts(g, schedule, id, &users) { 1 } else { rereads };
+                t.reread_bytes += bytes.saturating_mul(readers);
+                if users[id.index()].iter().any(|u| in_prologue(schedule, *u)) {
+                    t.prologue_bytes += bytes.saturating_mul(rereads);
+                }
             }
-            _ => t.state_bytes += state_bytes(g, node, bucket),
+            _ => {
+                let bytes = state_bytes(g, node, bucket);
+                t.state_bytes += bytes;
+                // The heads of a row attend to the same latent rows, each in a workgroup of its own.
+                if let (Form::Attend { heads, .. }, Op::Attend { .. }) = (&schedule.form, &node.op) {
+                    t.restream_bytes += bytes.saturating_mul(heads.saturating_sub(1));
+                }
+            }
         }
     }
     for (_, v) in &g.outputs {
         t.written_bytes += bytes_of(g.ty(*v), bucket);
     }
-    count_work(g, rereads, bucket, schedule.finish(), &mut t);
+    count_work(g, schedule, bucket, &mut t);
     t
 }
 
@@ -171,8 +189,40 @@ fn count_finish(g: &Graph, finish: &Finish, bucket: &Bucket, t: &mut Traffic) {
     t.finish_ops = finish.nodes.iter().map(|id| lane_ops(g, g.node(*id), bucket)).sum();
 }
 
-fn is_matmul(g: &Graph, id: ValueId) -> bool {
-    matches!(g.node(id).op, Op::MatMul { .. })
+/// Contractions whose rows share the whole weight.
+fn is_dense(op: &Op) -> bool {
+    matches!(op, Op::MatMul { .. } | Op::BatchMatMul { .. })
+}
+
+/// How often weights are read; in delta form the rows of a sequence are taken one after the other.
+fn weight_passes(schedule: &Schedule, bucket: &Bucket) -> u64 {
+    match schedule.form {
+        Form::Delta { .. } => u64::from(bucket.rows_max).max(1),
+        _ => schedule.passes(bucket),
+    }
+}
+
+/// True for an operand that no workgroup but the last reads, and for one of the epilogue that has the contraction's
+/// outputs as an axis: a workgroup reads the elements of its own outputs.
+fn read_by_parts(g: &Graph, schedule: &Schedule, id: ValueId, users: &[Vec<ValueId>]) -> bool {
+    let Form::Skinny(s) = &schedule.form else { return false };
+    if s.finish.as_ref().is_some_and(|f| users[id.index()].iter().all(|u| f.nodes.contains(u))) {
+        return true;
+    }
+    let before = |u: &ValueId| s.prologue.contains(u) || lane_work(g, *u).is_some();
+    let is_output = |d: &Dim| d.fixed().is_some_and(|n| n > 1 && s.segments.iter().any(|x| x.n == n));
+    let mut todo = vec![id];
+    while let Some(at) = todo.pop() {
+        if users[at.index()].iter().any(before) {
+            return false;
+        }
+        todo.extend(users[at.index()].iter().copied().filter(|u| is_view(&g.node(*u).op)));
+    }
+    g.ty(id).tensor().is_some_and(|t| t.shape.iter().any(is_output))
+}
+
+fn in_prologue(schedule: &Schedule, id: ValueId) -> bool {
+    matches!(&schedule.form, Form::Skinny(s) if s.prologue.contains(&id))
 }
 
 /// Bytes of a leaf that are read: all, or what slices and row selections take of it.
@@ -231,7 +281,9 @@ fn repeated(g: &Graph) -> BTreeSet<ValueId> {
     set
 }
 
-fn count_work(g: &Graph, rereads: u64, bucket: &Bucket, finish: Option<&Finish>, t: &mut Traffic) {
+fn count_work(g: &Graph, schedule: &Schedule, bucket: &Bucket, t: &mut Traffic) {
+    let rereads = schedule.rereads(bucket).max(1);
+    let finish = schedule.finish();
     let repeated = repeated(g);
     let late = finish.map_or_else(BTreeSet::new, |f| late(g, f));
     if let Some(finish) = finish {
@@ -240,13 +292,16 @@ fn count_work(g: &Graph, rereads: u64, bucket: &Bucket, finish: Option<&Finish>,
     }
     for id in g.ids().filter(|id| !late.contains(id)) {
         let node = g.node(id);
-        let (flops, tile) = heavy_flops(g, node, bucket);
+        let flops = heavy_flops(g, node, bucket);
         t.flops += flops;
-        if tile {
-            // Tiles have 16 rows whatever the bucket holds.
-            t.tile_flops += flops / u64::from(bucket.rows_max.clamp(1, 16)) * 16;
-        } else {
-            t.lane_ops += flops / 2;
+        match (lane_work(g, id), schedule.products) {
+            (Some(_), Products::Tiles { rows }) => {
+                let rows = u64::from(rows.max(1));
+                let taken = u64::from(bucket.rows_max.max(1));
+                t.tile_flops += flops / taken * taken.next_multiple_of(rows);
+            }
+            (Some(work), Products::Lanes) => t.lane_ops += contraction_ops(g, node, &work, schedule, bucket),
+            (None, _) => t.lane_ops += flops / 2,
         }
         let own = lane_ops(g, node, bucket);
         t.flops += own;
@@ -254,23 +309,43 @@ fn count_work(g: &Graph, rereads: u64, bucket: &Bucket, finish: Option<&Finish>,
     }
 }
 
-/// FLOPs of a heavy op, and whether they run on matrix tiles.
-fn heavy_flops(g: &Graph, node: &Node, bucket: &Bucket) -> (u64, bool) {
+/// Lane operations of a contraction. Rows beyond the last of a pass are computed and not stored.
+fn contraction_ops(g: &Graph, node: &Node, work: &LaneWork, schedule: &Schedule, bucket: &Bucket) -> u64 {
+    let taken = u64::from(bucket.rows_max.max(1));
+    let (rows, passes) = match &schedule.form {
+        Form::Skinny(s) if !s.rows_on_grid => {
+            (taken.next_multiple_of(u64::from(s.row_unroll.max(1))), schedule.passes(bucket))
+        }
+        _ => (taken, taken),
+    };
+    let outputs = elements_of(&node.ty, bucket) / taken;
+    let weights = outputs.saturating_mul(contracted(g, node, bucket));
+    let each = weights.saturating_mul(work.per_row).saturating_add(outputs.saturating_mul(work.per_output));
+    rows.saturating_mul(each).saturating_add(passes.saturating_mul(weights).saturating_mul(work.per_pass))
+}
+
+/// Extent of the first operand's last axis.
+fn contracted(g: &Graph, node: &Node, bucket: &Bucket) -> u64 {
+    last_axis(g, node, 0, bucket)
+}
+
+fn last_axis(g: &Graph, node: &Node, arg: usize, bucket: &Bucket) -> u64 {
+    let shape = node.args.get(arg).and_then(|a| g.ty(*a).tensor()).map(|t| &t.shape);
+    shape.and_then(|s| s.last()).map_or(1, |d| extent(*d, bucket))
+}
+
+fn heavy_flops(g: &Graph, node: &Node, bucket: &Bucket) -> u64 {
     let out = elements_of(&node.ty, bucket);
-    let last = |i: usize| node.args.get(i).and_then(|a| g.ty(*a).tensor()).and_then(|t| t.shape.last().copied());
-    let k = last(0).map_or(1, |d| extent(d, bucket));
-    let f32_weight =
-        |i: usize| node.args.get(i).and_then(|a| g.ty(*a).tensor()).and_then(|t| t.dtype()) == Some(DType::F32);
+    let k = contracted(g, node, bucket);
     match &node.op {
-        Op::MatMul { .. } | Op::BatchMatMul { .. } => (2 * out * k, !f32_weight(1)),
-        Op::GroupedMatMul { .. } => (2 * out * k, !f32_weight(3)),
-        Op::DeltaRule { .. } => (7 * out * k, false),
-        Op::Attend { .. } => (4 * out * last(2).map_or(1, |d| extent(d, bucket)), false),
+        Op::MatMul { .. } | Op::BatchMatMul { .. } | Op::GroupedMatMul { .. } => 2 * out * k,
+        Op::DeltaRule { .. } => 7 * out * k,
+        Op::Attend { .. } => 4 * out * last_axis(g, node, 2, bucket),
         Op::IndexScores { .. } => {
             let q = node.args.first().map_or(1, |a| elements_of(g.ty(*a), bucket));
-            (2 * q * bucket.pools, false)
+            2 * q * bucket.pools
         }
-        _ => (0, false),
+        _ => 0,
     }
 }
 
@@ -298,8 +373,23 @@ fn lane_ops(g: &Graph, node: &Node, bucket: &Bucket) -> u64 {
     }
 }
 
-/// Length in ns of the longest chain of dependent steps; a finish stage takes its rows one after the other.
-pub fn chain(g: &Graph, schedule: &Schedule, bucket: &Bucket, table: &CostTable) -> u64 {
+/// Time in ns that no single wave lives through: tiles over chosen experts take their rows sorted by expert.
+pub fn align(g: &Graph, schedule: &Schedule, table: &CostTable) -> u64 {
+    let tiles = matches!(schedule.products, Products::Tiles { .. });
+    let grouped = || g.nodes.iter().any(|n| matches!(n.op, Op::GroupedMatMul { .. }));
+    if tiles && grouped() { table.align.value } else { 0 }
+}
+
+/// The longest chain of dependent steps of a launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chain {
+    /// All of it, in ns; a finish stage takes its rows one after the other.
+    pub ns: u64,
+    /// What every workgroup lives through: without the finish stage, which one of them has.
+    pub wave_ns: u64,
+}
+
+pub fn chain(g: &Graph, schedule: &Schedule, bucket: &Bucket, table: &CostTable) -> Chain {
     let finish = schedule.finish();
     let late = finish.map_or_else(BTreeSet::new, |f| late(g, f));
     let mut ready: Vec<u64> = Vec::with_capacity(g.nodes.len());
@@ -308,24 +398,24 @@ pub fn chain(g: &Graph, schedule: &Schedule, bucket: &Bucket, table: &CostTable)
         let from = node.args.iter().map(|a| ready[a.index()]).max().unwrap_or(0);
         ready.push(if late.contains(&id) { 0 } else { from + latency(g, node, bucket, table) });
     }
-    let before = ready.iter().copied().max().unwrap_or(0);
-    let Some(finish) = finish else { return before };
+    let wave_ns = ready.iter().copied().max().unwrap_or(0);
+    let Some(finish) = finish else { return Chain { ns: wave_ns, wave_ns } };
     let handed = finish.exchanged.iter().map(|v| ready[v.index()]).max().unwrap_or(0);
     let handover = table.release.value + table.arrive.value + table.acquire.value;
+    // The acquire has the first row's loads.
     let rows = u64::from(bucket.rows_max);
-    before.max(handed + handover + finish_chain(g, finish, bucket, table).saturating_mul(rows))
+    let loads = table.round_trip.value.saturating_mul(rows.saturating_sub(1));
+    let finished = handed + handover + loads + finish_chain(g, finish, bucket, table).saturating_mul(rows);
+    Chain { ns: wave_ns.max(finished), wave_ns }
 }
 
-/// The chain of one finished row; the load of what was exchanged is part of the acquire.
+/// The chain of one finished row behind its loads: what is given does not wait for what is exchanged.
 fn finish_chain(g: &Graph, finish: &Finish, bucket: &Bucket, table: &CostTable) -> u64 {
     let mut ready = vec![0u64; g.nodes.len()];
-    for id in g.ids() {
-        let node = g.node(id);
-        let leaf = is_leaf(&node.op);
-        if leaf || finish.nodes.contains(&id) {
-            let from = node.args.iter().map(|a| ready[a.index()]).max().unwrap_or(0);
-            ready[id.index()] = from + latency(g, node, bucket, table);
-        }
+    for id in &finish.nodes {
+        let node = g.node(*id);
+        let from = node.args.iter().map(|a| ready[a.index()]).max().unwrap_or(0);
+        ready[id.index()] = from + latency(g, node, bucket, table);
     }
     finish.nodes.iter().map(|id| ready[id.index()]).max().unwrap_or(0)
 }

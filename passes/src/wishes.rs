@@ -176,8 +176,8 @@ fn joinable(search: &mut Search, a: Vec<GroupId>, b: Vec<GroupId>) -> Result<(Mo
             No::Forbidden
         } else {
             match search.evaluator.worth(&search.partition, mv) {
-                Worth::Gain(gain) if Partition::may_join(&edges, a, b) => return Ok((mv, gain)),
-                Worth::Gain(_) => No::Cycle,
+                Worth::Gain { ns, .. } if Partition::may_join(&edges, a, b) => return Ok((mv, ns)),
+                Worth::Gain { .. } => No::Cycle,
                 Worth::Obstacle(o) => No::Obstacle(o),
             }
         };

@@ -14,7 +14,7 @@ use unglue_ir::op::Op;
 use unglue_passes::cost::GFX1201;
 use unglue_passes::facts::Facts;
 use unglue_passes::kernel::Verdict;
-use unglue_passes::{BodyCover, CoverOptions, Limits, Numerics, Strategy, Subject, Wish, cover, optimise};
+use unglue_passes::{BodyCover, CoverOptions, Limits, Numerics, Strategy, Subject, Wish, cover, optimise, tie_ns};
 
 fn covered(body: &Graph, strategy: Strategy, rows: u32) -> BodyCover {
     let (body, _) = optimise(body, Numerics::Exact, &Limits::default()).unwrap();
@@ -75,6 +75,30 @@ fn two_runs_are_equal() {
     for body in all() {
         assert_eq!(covered(&body, Strategy::Greedy, 4), covered(&body, Strategy::Greedy, 4));
     }
+}
+
+/// Of kernels that stay apart, no join is as good as none; a join that is says what it loses.
+#[test]
+fn fewer_launches_win_a_tie() {
+    let mut ties = 0;
+    for body in all().into_iter().chain((1..=8).map(common::siblings)) {
+        for (strategy, rows) in [(Strategy::Greedy, 1), (Strategy::Exact, 1), (Strategy::Exact, 16)] {
+            let c = covered(&body, strategy, rows);
+            let ns = |name: &str| c.kernels.iter().find(|k| k.name == name).unwrap().cost.total();
+            for (kernel, r) in c.kernels.iter().flat_map(|k| k.rejected.iter().map(move |r| (k, r))) {
+                let Verdict::Cost { loss_ns } = r.verdict else { continue };
+                let apart = ns(&kernel.name) + ns(&r.with);
+                assert!(loss_ns > tie_ns(apart), "{}: {} with {}: {loss_ns}", body.name, kernel.name, r.with);
+            }
+            for (kernel, step) in c.kernels.iter().flat_map(|k| k.steps.iter().map(move |s| (k, s))) {
+                let Some((_, loss)) = step.text.split_once("(tie, ") else { continue };
+                let loss: i64 = loss.strip_suffix(" ns)").unwrap().parse().unwrap();
+                assert!(loss <= 0 && loss.unsigned_abs() <= tie_ns(kernel.cost.total()), "{}", step.text);
+                ties += i32::from(loss < 0);
+            }
+        }
+    }
+    assert!(ties > 0);
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! The integer program: no dearer than the greedy search nor than any partition, the same in every run, its limits told.
+//! The integer program: no dearer than the greedy search nor than any partition but for ties, the same in every run, its
+//! limits told.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -12,7 +13,7 @@ use unglue_passes::carve::Stores;
 use unglue_passes::cost::GFX1201;
 use unglue_passes::exact::{MAX_GROWN, MAX_ROUNDS};
 use unglue_passes::facts::Facts;
-use unglue_passes::{BodyCover, CoverOptions, Limits, Numerics, Strategy, cover, launch_order, optimise};
+use unglue_passes::{BodyCover, CoverOptions, Limits, Numerics, Strategy, cover, launch_order, optimise, tie_ns};
 
 fn covered(body: &Graph, strategy: Strategy, rows: u32) -> BodyCover {
     cover(body, &bucket(rows), &GFX1201, strategy, &CoverOptions::default()).unwrap()
@@ -75,7 +76,7 @@ fn exact_is_the_optimum_of_small_bodies_and_beats_greedy() {
             let best = cheapest_partition(&exact, r);
             let (now, was) = (exact.stats.predicted_ns, greedy.stats.predicted_ns);
             let at = format!("{}, {r} rows: greedy {was}, best {best}, {:?}", body.name, exact.stats.exact);
-            assert!(now <= best && (exact.stats.recomputed > 0 || now == best), "{at}");
+            assert!(now <= best + tie_ns(best) && (exact.stats.recomputed > 0 || now >= best), "{at}");
             beaten += u32::from(best < was && now == best);
         }
     }
@@ -83,7 +84,7 @@ fn exact_is_the_optimum_of_small_bodies_and_beats_greedy() {
 }
 
 #[test]
-fn exact_never_predicts_more_than_greedy_and_tells_its_bound() {
+fn exact_is_better_than_greedy_or_is_greedy_and_tells_its_bound() {
     for body in all() {
         let body = small(&body);
         for r in [1, 4, 16] {
@@ -91,13 +92,12 @@ fn exact_never_predicts_more_than_greedy_and_tells_its_bound() {
             let (now, was) = (exact.stats.predicted_ns, greedy.stats.predicted_ns);
             let e = exact.stats.exact.unwrap();
             assert_eq!((e.objective_ns, e.greedy_ns), (now, was), "{}", body.name);
-            assert_eq!(e.kept_greedy.is_none(), now < was, "{}: {e:?}", body.name);
-            assert!(now <= was && e.bound_ns <= now && e.rounds <= MAX_ROUNDS, "{}: {e:?}", body.name);
+            assert_eq!(e.kept_greedy.is_none(), exact.kernels != greedy.kernels, "{}: {e:?}", body.name);
+            let fewer = exact.kernels.len() < greedy.kernels.len();
+            assert!(now <= was || fewer && now <= was + tie_ns(was), "{}: {e:?}", body.name);
+            assert!(e.bound_ns <= now && e.rounds <= MAX_ROUNDS, "{}: {e:?}", body.name);
             assert_eq!(e.gap_ppm, ((now - e.bound_ns) * 1_000_000).div_ceil(now));
             assert!(e.candidates >= exact.stats.unfused, "{}: {e:?}", body.name);
-            if e.kept_greedy.is_some() {
-                assert_eq!(exact.kernels, greedy.kernels);
-            }
             assert!(greedy.stats.exact.is_none());
         }
     }

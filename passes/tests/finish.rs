@@ -9,7 +9,7 @@ use unglue_ir::graph::{Graph, ValueId};
 use unglue_ir::op::{Binary, Domain, Op, Unary};
 use unglue_ir::order::Order;
 use unglue_ir::types::{DType, TensorType};
-use unglue_passes::cost::GFX1201;
+use unglue_passes::cost::{GFX1201, kernel_cost};
 use unglue_passes::schedule::{Finish, NEEDS_OUTPUT, Schedule, exchanged_without_output, schedule};
 use unglue_passes::{CoverOptions, Limits, Numerics, Strategy, cover, optimise};
 
@@ -150,4 +150,24 @@ fn the_search_finishes_where_it_pays() {
     let stored = |v: &ValueId| kernel.graph.outputs.iter().any(|(_, o)| o == v);
     assert!(f.exchanged.iter().all(stored));
     assert_eq!(launches(16).len(), 2);
+}
+
+/// The last workgroup's time is in the kernel's; the life of the waves that all workgroups have is not longer by it.
+#[test]
+fn a_finish_takes_time_and_no_other_waves_life() {
+    let price = |g: &Graph, s: &Schedule| kernel_cost(g, s, &bucket(1), &GFX1201);
+    let (g, s) = scheduled(router(), 1);
+    let with = price(&g, &s);
+    let mut b = Builder::new("scores");
+    let x = streams(&mut b, &[D]);
+    let y = linear(&mut b, x, "gate.weight", 40, D);
+    let y = b.unary(Unary::Sigmoid, y).unwrap();
+    b.output("scores", y);
+    let alone = b.finish();
+    let without = price(&alone, &schedule(&alone, &bucket(1)).unwrap());
+    let handover = GFX1201.release.value + GFX1201.arrive.value + GFX1201.acquire.value;
+    // Top-4 behind it.
+    assert!(with.t0_ns >= without.t0_ns + handover + 4 * GFX1201.pick.value, "{with:?} {without:?}");
+    assert!(with.ns - with.t0_ns > without.ns - without.t0_ns, "copies and operations of the finish");
+    assert!(with.wave_cycles < without.wave_cycles + 100, "{with:?} {without:?}");
 }

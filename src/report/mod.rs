@@ -13,6 +13,7 @@ pub(crate) mod tables;
 mod timeline;
 mod trace;
 pub(crate) mod view;
+mod warnings;
 
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::path::Path;
@@ -31,7 +32,7 @@ pub fn run(args: &cli::Report) -> Result<(), CliError> {
     let (bundle, report) = open(&args.bundle)?;
     let emulated = emulated::read(&bundle)?;
     let measured = args.measured.as_deref().map(|path| measured::read(path, bundle.manifest(), &report)).transpose()?;
-    let json = || document(&bundle, emulated.as_ref(), measured.as_ref());
+    let json = || document(&bundle, &report, emulated.as_ref(), measured.as_ref());
     if let Some(path) = &args.html {
         let page = html::page(&bundle, &report, json()?).map_err(|w| broken(&bundle, w))?;
         output::write(path, &page)?;
@@ -52,10 +53,16 @@ pub fn run(args: &cli::Report) -> Result<(), CliError> {
 }
 
 /// The whole report as JSON. Without a trace there is no `measured` in it.
-fn document(bundle: &Bundle, emulated: Option<&Emulated>, measured: Option<&Measured>) -> Result<Value, CliError> {
+fn document(
+    bundle: &Bundle,
+    parsed: &view::Report,
+    emulated: Option<&Emulated>,
+    measured: Option<&Measured>,
+) -> Result<Value, CliError> {
     let report: Value = serde_json::from_slice(bundle.report().unwrap_or_default())
         .map_err(|e| broken(bundle, view::Wrong { found: e.to_string(), needed: "JSON".into() }))?;
-    let mut all = json!({ "manifest": summary(bundle), "report": report, "emulated": emulated });
+    let warnings = warnings::of(bundle.manifest(), parsed);
+    let mut all = json!({ "manifest": summary(bundle), "report": report, "warnings": warnings, "emulated": emulated });
     if let Some(measured) = measured {
         all["measured"] = json!(measured);
     }

@@ -12,6 +12,7 @@ use super::executed;
 use super::measured::{self, Measured};
 use super::steps;
 use super::view::{Body, Bucket, Kernel, Report, Saturation, Totals};
+use super::warnings;
 use crate::emulated::Emulated;
 
 const WIDTH: u16 = 120;
@@ -104,6 +105,7 @@ pub fn text(
     for bucket in &report.buckets {
         kernels(&mut page, m, report, bucket);
     }
+    warnings::page(&mut page, m, report);
     executed::executed(&mut page, m, emulated);
     if let Some(measured) = measured {
         measured::section(&mut page, measured, &report.tag);
@@ -295,12 +297,12 @@ fn cover(page: &mut Page, m: &Manifest, report: &Report) {
     page.title(format!("Fusion: cover \"{strategy}\" [counted]"));
     match strategy.as_str() {
         "greedy" => page.note(
-            "Greedy: of all moves the one that saves the most predicted time is taken, until none saves any. This is a \
-             heuristic: a better cover may exist, and nothing here bounds how much better.",
+            "Greedy: of all moves the one that saves the most predicted time is taken, until none saves any; then fewer \
+             launches win ties. This is a heuristic: a better cover may exist, and nothing here bounds how much better.",
         ),
         "exact" => page.note(
-            "Exact: an integer program chooses kernels among candidates, or keeps the greedy cover. No choice among these \
-             candidates costs less than the bound; sets that were cut were no candidates.",
+            "Exact: an integer program chooses kernels among candidates; a greedy cover that ties is kept. No choice among \
+             these candidates costs less than the bound; sets that were cut were no candidates.",
         ),
         "none" => page.note("None: one op per kernel, the unfused baseline. No fusion was tried."),
         _ => {}
@@ -348,7 +350,7 @@ fn exact(page: &mut Page, report: &Report) {
             us(e.objective_ns),
             us(e.bound_ns),
             format!("{:.2}%", e.gap_ppm as f64 / 10_000.0),
-            e.kept_greedy.clone().unwrap_or_else(|| "cheaper".into()),
+            e.kept_greedy.clone().unwrap_or_else(|| "better".into()),
         ]);
     }
     if rows.is_empty() {
@@ -360,7 +362,7 @@ fn exact(page: &mut Page, report: &Report) {
         "outcome",
     ];
     page.table(&heads, rows);
-    page.note("cycles: constraints against cyclic covers, and times the solver ran. An outcome but \"cheaper\": why greedy was kept.");
+    page.note("cycles: constraints against cyclic covers, and times the solver ran. An outcome but \"better\": why greedy was kept.");
 }
 
 /// What was forced and forbidden.

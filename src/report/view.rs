@@ -199,6 +199,9 @@ pub struct Kernel {
     pub predicted_ns: u64,
     pub t0_ns: u64,
     pub gap_ns: u64,
+    /// Life of the longest wave, and what it costs if that is too long; part of `predicted_ns`.
+    pub wave_cycles: u64,
+    pub penalty_ns: u64,
     pub bound: String,
     pub by_target: BTreeMap<String, TargetTime>,
     /// It lies on the longest chain of kernels of its body that wait for each other.

@@ -168,18 +168,37 @@ impl Gen<'_> {
             sums.insert(anchor, per_choice);
         }
         for r in 0..span.rows.len() {
-            self.row = span.rows[r];
-            let held = self.kept.clone();
-            for (&anchor, per_choice) in &sums {
-                self.kept.insert(anchor, Kept::Lane(per_choice.iter().map(|rows| rows[r]).collect()));
+            if r == 0 {
+                self.row_outputs(s, segment, span, &sums, r)?;
+                continue;
             }
-            self.memo.push(HashMap::new());
-            let out = self.epilogue(s, segment, span.n0);
-            self.memo.pop();
-            self.kept = held;
-            out?;
+            // A row past the end repeats the one before. Behind a branch, too, each row's operands are loaded when it is
+            // its turn: those of four rows at once would not fit the SGPRs.
+            let real = self.b.cmp(Cmp::Lt, span.rows[r - 1], span.rows[r]);
+            self.when(real, |g| g.row_outputs(s, segment, span, &sums, r))?;
         }
         Ok(())
+    }
+
+    /// Forms a segment's outputs of one row from the sums of all rows at once, by anchor and choice.
+    fn row_outputs(
+        &mut self,
+        s: &Skinny,
+        segment: &Segment,
+        span: &Span,
+        sums: &HashMap<ValueId, Vec<Vec<Val>>>,
+        r: usize,
+    ) -> Res<()> {
+        self.row = span.rows[r];
+        let held = self.kept.clone();
+        for (&anchor, per_choice) in sums {
+            self.kept.insert(anchor, Kept::Lane(per_choice.iter().map(|rows| rows[r]).collect()));
+        }
+        self.memo.push(HashMap::new());
+        let out = self.epilogue(s, segment, span.n0);
+        self.memo.pop();
+        self.kept = held;
+        out
     }
 
     /// The sums of one anchor (and choice): for each unrolled row a lane value, output n0 + l in lane l.

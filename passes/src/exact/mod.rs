@@ -1,12 +1,14 @@
 //! The exact search: candidates, an integer program that chooses among them, and the greedy cover as what it must beat.
 //!
 //! "Exact" is with respect to the candidates: [`ExactStats::gap_ppm`] bounds what a better choice among them could save,
-//! and [`ExactStats::cut`] counts the sets that were not looked at.
+//! and [`ExactStats::cut`] counts the sets that were not looked at. What ties counts as in the greedy search: the program
+//! must win by more than the cost model can tell.
 
 mod grow;
 mod pool;
 mod program;
 mod reach;
+mod shift;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,11 +18,11 @@ use unglue_ir::graph::ValueId;
 
 pub use grow::{ALL_PAIRS, MAX_GROWN};
 pub use program::{MAX_NODES, MAX_ROUNDS};
+pub use shift::MAX_SHIFTED;
 
-use crate::candidates::{GroupId, Partition};
+use crate::candidates::{Evaluator, GroupId, Partition};
 use crate::kernel::Step;
-use crate::search::{Held, Search};
-use grow::Grown;
+use crate::search::{Held, Search, tie_ns};
 use pool::{Pool, soft_of};
 use program::{End, Solved, Terms};
 use reach::Reach;
@@ -48,16 +50,17 @@ pub struct ExactStats {
     pub bound_ns: u64,
     /// By how much the cover may be above the bound, in millionths of the cover.
     pub gap_ppm: u64,
-    /// Why the greedy cover was kept, if it was.
+    /// Why the greedy cover was kept, if it was: one that ties with it is not worth a change.
     pub kept_greedy: Option<String>,
 }
 
-/// Replaces the greedy cover of `search` by a cheaper one, if the program finds one.
+/// Replaces the greedy cover of `search` by one that wins against it, if the program finds one.
 pub(crate) fn improve(search: &mut Search) -> ExactStats {
     let reach = Reach::new(search.facts);
     let greedy_ns = search.total_ns();
     let levels = search.levels();
     let grown = grow::grow(&reach, &mut search.evaluator, &levels, MAX_GROWN);
+    let shifted = shift::shift(&reach, search, MAX_SHIFTED);
     let kept: Vec<_> = search
         .held
         .iter()
@@ -65,8 +68,8 @@ pub(crate) fn improve(search: &mut Search) -> ExactStats {
         .collect();
     let pool = pool::pool(&reach, &mut search.evaluator, &kept);
     let solved = program::solve(&pool, &terms(search, &reach));
-    let why = adopt(search, &pool, &solved, greedy_ns).err();
-    stats(&pool, &grown, &solved, greedy_ns, search.total_ns(), why)
+    let why = adopt(search, &pool, &solved).err();
+    ExactStats { cut: grown.cut + shifted.cut, ..stats(&pool, &solved, greedy_ns, search.total_ns(), why) }
 }
 
 fn terms(search: &Search, reach: &Reach) -> Terms {
@@ -78,19 +81,12 @@ fn terms(search: &Search, reach: &Reach) -> Terms {
     }
 }
 
-fn stats(
-    pool: &Pool,
-    grown: &Grown,
-    solved: &Solved,
-    greedy_ns: u64,
-    objective_ns: u64,
-    kept_greedy: Option<String>,
-) -> ExactStats {
+fn stats(pool: &Pool, solved: &Solved, greedy_ns: u64, objective_ns: u64, kept_greedy: Option<String>) -> ExactStats {
     let bound_ns = ((solved.bound_ns - 1e-3).ceil().max(0.0) as u64).min(objective_ns);
     ExactStats {
         candidates: pool.list.len() as u64,
         dominated: pool.dominated,
-        cut: grown.cut,
+        cut: 0,
         variables: solved.variables,
         rows: solved.rows,
         cycle_cuts: solved.cuts,
@@ -104,7 +100,7 @@ fn stats(
 }
 
 /// Takes the chosen candidates as the partition of `search`; else says why not.
-fn adopt(search: &mut Search, pool: &Pool, solved: &Solved, greedy_ns: u64) -> Result<(), String> {
+fn adopt(search: &mut Search, pool: &Pool, solved: &Solved) -> Result<(), String> {
     match solved.end {
         End::Rounds => return Err(format!("kernels still wait for each other after {MAX_ROUNDS} solutions")),
         End::Nothing => return Err("the solver found no cover within its limits".into()),
@@ -112,7 +108,6 @@ fn adopt(search: &mut Search, pool: &Pool, solved: &Solved, greedy_ns: u64) -> R
     }
     let mut partition = Partition::default();
     let mut steps: BTreeMap<GroupId, Vec<Step>> = BTreeMap::new();
-    let mut found: Vec<(GroupId, BTreeSet<ValueId>)> = Vec::new();
     for c in solved.chosen.iter().map(|i| &pool.list[*i]) {
         let ops: BTreeSet<ValueId> = c.ops.ones().map(|op| ValueId(op as u32)).collect();
         let (first, grown) = history(search, &ops);
@@ -121,23 +116,44 @@ fn adopt(search: &mut Search, pool: &Pool, solved: &Solved, greedy_ns: u64) -> R
         if partition.groups.contains_key(&id) {
             return Err("internal: a kernel of the program has no op of its own".into());
         }
-        partition.insert(id, ops.clone());
+        partition.insert(id, ops);
         steps.insert(id, grown);
-        found.push((id, ops));
     }
-    let mut sum = 0;
-    for (id, ops) in &found {
-        let e = search.evaluator.evaluate(&partition, ops, &BTreeSet::from([*id]));
-        sum += e.map_err(|o| format!("internal: {}: {}", o.rule, o.detail))?.cost.total();
-    }
-    if sum >= greedy_ns {
+    let greedy = priced(&mut search.evaluator, &search.partition)?;
+    if !wins(&priced(&mut search.evaluator, &partition)?, &greedy) {
         return Err(match solved.end {
             End::Nodes => format!("the solver stopped after {MAX_NODES} nodes with nothing better"),
-            _ => "no choice of candidates is cheaper".into(),
+            _ => "none is cheaper by more than a tie".into(),
         });
     }
     search.take(partition, steps);
+    // Ties are none to the program: it takes the cheaper side of each.
+    search.greedy();
     Ok(())
+}
+
+/// Kernels by their ops, with predicted ns.
+type Priced = BTreeMap<BTreeSet<ValueId>, u64>;
+
+fn priced(evaluator: &mut Evaluator, partition: &Partition) -> Result<Priced, String> {
+    let mut all = Priced::new();
+    for (id, ops) in &partition.groups {
+        let e = evaluator.evaluate(partition, ops, &BTreeSet::from([*id]));
+        all.insert(ops.clone(), e.map_err(|o| format!("internal: {}: {}", o.rule, o.detail))?.cost.total());
+    }
+    Ok(all)
+}
+
+/// Whether a cover is better than another: where the two differ, it is cheaper by more than a tie, or ties with fewer
+/// launches.
+fn wins(cover: &Priced, other: &Priced) -> bool {
+    let alone = |of: &Priced, not: &Priced| {
+        let differ = of.iter().filter(|(ops, ns)| not.get(*ops) != Some(*ns));
+        differ.fold((0, 0), |(sum, n), (_, ns)| (sum + ns, n + 1))
+    };
+    let ((ns, launches), (other_ns, other_launches)) = (alone(cover, other), alone(other, cover));
+    let tie = tie_ns(other_ns);
+    ns + tie < other_ns || (ns <= other_ns + tie && launches < other_launches)
 }
 
 /// How a set grew: the largest groups of the greedy search that it holds, and how they were joined.

@@ -59,6 +59,16 @@ impl Reach {
         }
     }
 
+    /// All ops before one.
+    pub fn above(&self, op: ValueId) -> &Bits {
+        &self.above[op.index()]
+    }
+
+    /// All ops behind one.
+    pub fn below(&self, op: ValueId) -> &Bits {
+        &self.below[op.index()]
+    }
+
     pub fn bits<'a>(&self, ops: impl IntoIterator<Item = &'a ValueId>) -> Bits {
         let mut bits = Bits::with_capacity(self.before.len());
         bits.extend(ops.into_iter().map(|op| op.index()));

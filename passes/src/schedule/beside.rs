@@ -7,7 +7,7 @@ use unglue_ir::graph::{Graph, Node, ValueId};
 use unglue_ir::op::Op;
 
 use super::stage::{Place, Staged};
-use super::{Bucket, Form, Obstacle, ROW_WAVES, Schedule, is_leaf, is_view, schedule_one, skinny, special};
+use super::{Bucket, Form, Obstacle, Products, ROW_WAVES, Schedule, is_leaf, is_view, schedule_one, skinny, special};
 
 /// Bytes of workgroup memory that all sections' staged values may take together: eight workgroups of four waves fit a
 /// compute unit pair's 128 KiB, which is eight waves a SIMD, what streaming needs (`specs/costmodel.md` 6).
@@ -63,7 +63,7 @@ pub fn schedule(g: &Graph, bucket: &Bucket) -> Result<Schedule, Obstacle> {
         s.first = first;
         first += s.workgroups();
     }
-    Ok(Schedule { form: Form::Beside(sections), waves, staged: vec![] })
+    Ok(Schedule { form: Form::Beside(sections), waves, staged: vec![], products: Products::Lanes })
 }
 
 /// True for values that any part can name anew: leaves and views of them.

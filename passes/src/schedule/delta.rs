@@ -9,7 +9,7 @@ use unglue_ir::types::{DType, Dim};
 
 use super::skinny::is_contraction;
 use super::stage::{self, Place, Scope, Staged};
-use super::{Bucket, Form, Obstacle, Schedule, is_leaf, strip_reshapes};
+use super::{Bucket, Form, Obstacle, Products, Schedule, is_leaf, strip_reshapes};
 
 /// Key rows of the state that one lane holds in registers: 128 spill on gfx1201 (49 of 256 VGPRs, measured with LLVM 22).
 const KEYS_MAX: u64 = 64;
@@ -42,7 +42,7 @@ pub fn schedule(g: &Graph, node: ValueId, bucket: &Bucket) -> Result<Schedule, O
     staged.sort_by_key(|s| s.node);
     stage::check_budget(&staged, 1)?;
     let waves = (column_waves * parts) as u32;
-    Ok(Schedule { form: Form::Delta { node, heads, keys, values, parts }, waves, staged })
+    Ok(Schedule { form: Form::Delta { node, heads, keys, values, parts }, waves, staged, products: Products::Lanes })
 }
 
 /// Parts into which the keys are dealt, half of the order's chains each: the first step of its tree adds the halves.

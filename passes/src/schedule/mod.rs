@@ -13,6 +13,7 @@
 mod beside;
 mod delta;
 mod finish;
+mod products;
 mod row;
 mod skinny;
 mod stage;
@@ -23,6 +24,7 @@ use unglue_ir::types::{Dim, Type};
 
 pub use beside::Section;
 pub use finish::{Finish, NEEDS_OUTPUT};
+pub use products::{LaneWork, Products, ROWS_A_PASS, lane_work};
 pub use skinny::{Label, Segment, Skinny, YAxis, exchanged_without_output};
 pub use stage::{Place, Staged};
 
@@ -81,6 +83,8 @@ pub struct Schedule {
     pub waves: u32,
     /// Values kept in workgroup memory or registers, in the order in which they are formed.
     pub staged: Vec<Staged>,
+    /// What contractions run on.
+    pub products: Products,
 }
 
 /// Why a set of ops cannot be one kernel.
@@ -181,7 +185,7 @@ fn alone(g: &Graph, node: ValueId, form: Form, waves: u32) -> Result<Schedule, O
             return Err(Obstacle::new("anchor-alone", format!("%{} beside an anchor that takes no glue", id.0)));
         }
     }
-    Ok(Schedule { form, waves, staged: vec![] })
+    Ok(Schedule { form, waves, staged: vec![], products: Products::Lanes })
 }
 
 /// Attention takes a pointwise epilogue on its own result.
@@ -209,7 +213,7 @@ fn attend(g: &Graph, node: ValueId) -> Result<Schedule, Obstacle> {
     if selected.saturating_mul(4) > SHARED_BUDGET {
         return Err(Obstacle::new("attend-selected", format!("{selected} selected rows exceed workgroup memory")));
     }
-    Ok(Schedule { form: Form::Attend { node, heads, width }, waves: 8, staged: vec![] })
+    Ok(Schedule { form: Form::Attend { node, heads, width }, waves: 8, staged: vec![], products: Products::Lanes })
 }
 
 impl Schedule {
@@ -264,6 +268,16 @@ impl Schedule {
             }
             Form::Select { .. } => [over(Dim::Rows), one, one],
             Form::Beside(sections) => [count(sections.iter().map(Section::workgroups).sum()), one, one],
+        }
+    }
+
+    /// How often a launch reads the weights of its contractions: once for each group of rows that a wave takes at once.
+    pub fn passes(&self, bucket: &Bucket) -> u64 {
+        match (&self.form, self.products) {
+            (Form::Skinny(s), Products::Lanes) if !s.rows_on_grid => {
+                u64::from(bucket.rows_max).div_ceil(u64::from(s.row_unroll.max(1))).max(1)
+            }
+            _ => 1,
         }
     }
 

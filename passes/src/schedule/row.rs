@@ -7,7 +7,7 @@ use unglue_ir::op::Op;
 use unglue_ir::types::Dim;
 
 use super::stage::{self, Scope};
-use super::{Bucket, Form, Obstacle, ROW_WAVES, Schedule, is_leaf, row_elements};
+use super::{Bucket, Form, Obstacle, Products, ROW_WAVES, Schedule, is_leaf, row_elements};
 
 /// Most scores of a top-k with k > 1: they are kept in workgroup memory.
 const TOP_K_SCORES: u64 = 8192;
@@ -19,7 +19,7 @@ pub fn schedule(g: &Graph, bucket: &Bucket) -> Result<Schedule, Obstacle> {
     let wanted = wanted(g, &nodes, bucket)?;
     let staged =
         stage::plan(g, &nodes, &Scope { bucket, heads: None, wanted: &wanted, stored: &BTreeSet::new(), rows: 1 })?;
-    Ok(Schedule { form: Form::Row { rows }, waves: ROW_WAVES, staged })
+    Ok(Schedule { form: Form::Row { rows }, waves: ROW_WAVES, staged, products: Products::Lanes })
 }
 
 /// The one leading symbol of all values that are formed.

@@ -12,7 +12,9 @@ use unglue_ir::types::Dim;
 
 use super::finish::{self, Finish, Parts};
 use super::stage::{self, Scope, is_wide_max, is_wide_sum};
-use super::{Bucket, Form, GridAxis, Obstacle, SKINNY_WAVES, Schedule, is_leaf, row, strip_reshapes};
+use super::{
+    Bucket, Form, GridAxis, Obstacle, Products, ROWS_A_PASS, SKINNY_WAVES, Schedule, is_leaf, row, strip_reshapes,
+};
 
 /// Waves that fill the first target's 64 compute units with eight waves each.
 const WAVES_WANTED: u64 = 512;
@@ -99,10 +101,10 @@ pub fn schedule(g: &Graph, bucket: &Bucket) -> Result<Schedule, Obstacle> {
     let parts = Parts { anchors: &anchors, labels: &labels, prologue: &prologue, tail: &tail };
     let staged = stage_prologue(g, &parts, rows_here, bucket)?;
     let finish = finish::plan(g, &parts, (&segments, y, rows_on_grid), (&staged, rows_here), bucket)?.map(Box::new);
-    let row_unroll = if rows_on_grid || bucket.rows_max == 1 { 1 } else { 4 };
+    let row_unroll = if rows_on_grid || bucket.rows_max == 1 { 1 } else { ROWS_A_PASS };
     let rows_kept = if staged.is_empty() && side_outputs.is_empty() { 0 } else { rows_here };
     let form = Skinny { segments, side_outputs, y, rows_on_grid, row_unroll, rows_kept, labels, prologue, finish };
-    Ok(Schedule { form: Form::Skinny(form), waves: SKINNY_WAVES, staged })
+    Ok(Schedule { form: Form::Skinny(form), waves: SKINNY_WAVES, staged, products: Products::Lanes })
 }
 
 /// Values that the finish stage of a kernel would be handed and that have no buffer yet.

@@ -264,6 +264,23 @@ pub fn gated(wide: u64, out: u64) -> Graph {
     b.finish()
 }
 
+/// Mean of `n` streams and norm, for a narrow and a wide projection: fused, each workgroup of the wide one reads all
+/// streams.
+pub fn siblings(n: u64) -> Graph {
+    let (mut b, wide) = (Builder::new("siblings"), 4096);
+    let x = streams(&mut b, &[n, wide]);
+    let f = b.cast(x, DType::F32).unwrap();
+    let sum = b.sum(f, 1).unwrap();
+    let mean = b.reshape(sum, &rows(&[wide])).unwrap();
+    let mean = b.cast(mean, DType::Bf16).unwrap();
+    let h = norm(&mut b, mean, "norm.weight", wide);
+    let y = linear(&mut b, h, "narrow.weight", 128, wide);
+    let z = linear(&mut b, h, "wide.weight", 24_576, wide);
+    b.output("narrow", y);
+    b.output("wide", z);
+    b.finish()
+}
+
 pub fn all() -> Vec<Graph> {
     vec![swiglu(), router(), hyper(), conv(), delta(), begin()]
 }
