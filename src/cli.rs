@@ -64,6 +64,18 @@ pub enum Cover {
     None,
 }
 
+/// Which rewrites a build may make.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Numerics {
+    /// Those that keep every bit, given equal sums
+    #[default]
+    Exact,
+    /// Also those that leave a rounding out or move it toward higher precision
+    Rounding,
+    /// Also those that change summands; hardware approximations and flushing of denormals are not made yet
+    Fast,
+}
+
 /// What a trunk is built from; shared by `compile` and `run --device interp`.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Trunk {
@@ -103,6 +115,9 @@ pub struct Compile {
     pub trunk: Trunk,
     #[arg(long, value_enum, default_value_t)]
     pub cover: Cover,
+    /// How far results may be from those of the declared trunk; each kernel says its own class
+    #[arg(long, value_enum, default_value_t)]
+    pub numerics: Numerics,
     /// Compute A and B in one kernel, whatever it costs: ops as `unglue explain` takes them (kda%12, %12, top_k), or kernels
     /// by their names in the body; @1 after them: only in the launch list of at most 1 row
     #[arg(long, value_name = "A,B[@ROWS]")]

@@ -105,7 +105,7 @@ fn options(args: &cli::Compile, source: &Source) -> manifest::Options {
         layers: source.model.layers.clone(),
         aux: source.aux.clone(),
         cover: fuse::strategy(args.cover).name().into(),
-        numerics: "exact".into(),
+        numerics: fuse::numerics(args.numerics).name().into(),
         tp: 1,
         max_rows: u64::from(ROWS[2]),
         max_seqs: u64::from(MAX_SEQS),

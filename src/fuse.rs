@@ -2,6 +2,7 @@
 
 use indicatif::ProgressBar;
 use unglue_ir::module::Module;
+use unglue_passes::classes::classes;
 use unglue_passes::cost::GFX1201;
 use unglue_passes::report::{PassReport, report};
 use unglue_passes::schedule::Bucket;
@@ -32,6 +33,14 @@ pub fn strategy(cover: cli::Cover) -> Strategy {
     }
 }
 
+pub fn numerics(numerics: cli::Numerics) -> Numerics {
+    match numerics {
+        cli::Numerics::Exact => Numerics::Exact,
+        cli::Numerics::Rounding => Numerics::Rounding,
+        cli::Numerics::Fast => Numerics::Fast,
+    }
+}
+
 pub fn fuse(source: &Source, args: &cli::Compile, bar: &ProgressBar) -> Result<Fused, CliError> {
     let pool = pool_size(&source.module);
     let pools = if pool == 0 { 0 } else { MAX_CTX.div_ceil(pool) };
@@ -42,7 +51,7 @@ pub fn fuse(source: &Source, args: &cli::Compile, bar: &ProgressBar) -> Result<F
     let mut stats = Vec::new();
     for body in &mut module.bodies {
         bar.set_message(format!("saturating {}", body.name));
-        let (better, s) = optimise(body, Numerics::Exact, &Limits::default())?;
+        let (better, s) = optimise(body, numerics(args.numerics), &Limits::default())?;
         stats.push(s);
         *body = better;
     }
@@ -53,7 +62,7 @@ pub fn fuse(source: &Source, args: &cli::Compile, bar: &ProgressBar) -> Result<F
         for (i, body) in module.bodies.iter().enumerate() {
             bar.set_message(format!("forming kernels of {} for {} rows", body.name, bucket.rows_max));
             let (force, forbid) = wishes.of(i, bucket.rows_max);
-            let options = CoverOptions { force, forbid, exactness: stats[i].exactness };
+            let options = CoverOptions { force, forbid, touched: stats[i].touched.clone() };
             list.push(cover(body, bucket, costs, strategy(args.cover), &options)?);
         }
         covers.push(list);
@@ -67,6 +76,11 @@ pub fn fuse(source: &Source, args: &cli::Compile, bar: &ProgressBar) -> Result<F
     if let Some(trunk) = &source.trunk {
         lines::attach(&mut report, &trunk.body_lines);
     }
+    bar.set_message("comparing the classes of rewrites");
+    let strategy = strategy(args.cover);
+    let comparable = strategy != Strategy::Exact && obeyed.is_empty();
+    let built = covers.first().filter(|_| comparable).map(Vec::as_slice).unwrap_or_default();
+    report.classes = classes(&source.module, &buckets[0], costs, strategy, built)?;
     Ok(Fused { module, plan, report, wishes: obeyed })
 }
 

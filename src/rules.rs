@@ -68,12 +68,7 @@ fn row(rule: &unglue_passes::rules::Rule) -> Row {
 fn count(rows: &mut Vec<Row>, saturation: &[Saturation], numerics: &str) {
     let mut counts: BTreeMap<String, BTreeMap<String, Counts>> = BTreeMap::new();
     saturation.iter().for_each(|s| add(s, "", &mut counts));
-    let numerics = match numerics {
-        "exact" => Some(Numerics::Exact),
-        "rounding" => Some(Numerics::Rounding),
-        "fast" => Some(Numerics::Fast),
-        _ => None,
-    };
+    let numerics = Numerics::by_name(numerics);
     for row in rows.iter_mut() {
         let bodies = counts.remove(&row.name).unwrap_or_default();
         fill(row, bodies);
@@ -121,12 +116,7 @@ fn text(rows: &[Row], build: Option<(String, String)>, bold: bool) -> String {
         (n, _) => n.map_or_else(String::new, |n| n.to_string()),
     };
     let line = |r: &Row| {
-        let class = match r.class {
-            Some(Exactness::Exact) => "exact",
-            Some(Exactness::Rounding) => "rounding",
-            Some(Exactness::Reassociating) => "reassociating",
-            None => "-",
-        };
+        let class = r.class.map_or("-", Exactness::name);
         let mut row = vec![r.name.clone(), class.into()];
         if build.is_some() {
             row.extend([number(r.fired, r), number(r.paid, r)]);

@@ -92,3 +92,22 @@ fn real_dimension_layers() {
 fn real_dimension_layers_emulated() {
     verify_config("models/configs/glm-5.3-flash.json", &LAYERS, EMULATOR, "1");
 }
+
+/// Kernels of a build with fewer roundings are compared with their graphs, and the bodies with the declared ones.
+#[test]
+fn tiny_model_with_fewer_roundings() {
+    let folder = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let bundle = folder.path().join("rounding.ug");
+    let path = bundle.to_str().unwrap();
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/glm5_next_tiny");
+    succeed(&["compile", model, "-o", path, "--numerics", "rounding", "--json"]);
+    let verified = succeed(&["verify", path, "--device", "cpu", "--draws", "2", "--json"]);
+    assert_eq!(verified["wrong"], Value::Array(vec![]));
+    let bodies = verified["bodies"].as_array().unwrap();
+    let values = |class: &str| bodies.iter().filter_map(|b| b["compared"]["values"][class].as_u64()).sum::<u64>();
+    assert!(values("exact") > 0 && values("rounding") > 0, "{bodies:?}");
+    assert!(bodies.iter().all(|b| b["compared"]["wrong"].is_null() && b["compared"]["unbounded"] == 0), "{bodies:?}");
+    let text = Command::new(env!("CARGO_BIN_EXE_unglue")).args(["verify", path, "--draws", "1"]).output().unwrap();
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(text.contains("ok    body kda: values compared in the bound of their class: "), "{text}");
+}

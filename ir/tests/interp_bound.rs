@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use interp_support::{F, Net, POOL, R, Run, everything};
 use proptest::prelude::*;
 use unglue_ir::graph::ValueId;
-use unglue_ir::interp::bound::{BoundInputs, BoundOutputs, Bounded, BoundedTensor, accepts, eval_bounds};
+use unglue_ir::interp::bound::{BoundInputs, BoundOutputs, Bounded, BoundedTensor, Casts, accepts, eval_bounds};
 use unglue_ir::interp::{Batch, Data, StateData, Tensor, WeightRef};
 use unglue_ir::op::{Binary, Op, ReduceKind, Unary};
 use unglue_ir::order::Order;
@@ -23,7 +23,9 @@ fn bounds(run: &Run, batch: &Batch, selections: &BTreeMap<ValueId, Tensor>) -> B
     }
     let weights = &run.weights;
     let get = |name: &str| Ok(weights[name].clone());
-    let given = BoundInputs { inputs: &inputs, weights: &get, states: &states, batch, selections, truncating: false };
+    let casts = Casts::Declared;
+    let given =
+        BoundInputs { inputs: &inputs, weights: &get, states: &states, batch, selections, truncating: false, casts };
     eval_bounds(&run.g, &given).unwrap()
 }
 
@@ -232,6 +234,7 @@ fn truncating_tiles_have_twice_the_bound() {
             batch: &batch,
             selections: &selections,
             truncating,
+            casts: Casts::Declared,
         };
         eval_bounds(&run.g, &given).unwrap().tensors["z"].floats()[0].error
     };
@@ -244,4 +247,46 @@ fn truncating_tiles_have_twice_the_bound() {
         .sum();
     let want = (Order::Lanes.depth(300) + 1) as f64 * 2f64.powi(-24) * size;
     assert!((error(false) / want - 1.0).abs() < 1e-4 && (error(true) / want - 2.0).abs() < 1e-4);
+}
+
+/// P4: what `rounding` rewrites may give. A bound with optional casts is half an ulp of bf16 wider, and no more.
+#[test]
+fn a_bound_with_optional_casts_holds_both_forms() {
+    let mut n = Net::new(5);
+    let (one, ulp) = (1.0f32, 2f32.powi(-7));
+    let x = n.input("x", &[R, F(3)], Tensor::f32(&[1, 3], vec![one + ulp * 0.375, -2.0, f32::NAN]));
+    let narrow = n.op(Op::Cast(DType::Bf16), &[x]);
+    let wide = n.op(Op::Cast(DType::F32), &[narrow]);
+    let two = n.b.constant(2.0);
+    let y = n.op(Op::Binary(Binary::Mul), &[wide, two]);
+    n.output("wide", wide);
+    n.output("y", y);
+    let run = n.finish();
+    let inputs = run.inputs.iter().map(|(k, t)| (k.clone(), BoundedTensor::exact(t))).collect();
+    let (states, selections) = (BTreeMap::new(), BTreeMap::new());
+    let (get, batch) = (|name: &str| Ok(run.weights[name].clone()), Batch::new(&[(0, 0, 1)], 0));
+    let of = |name: &str, casts: Casts| {
+        let (selections, truncating) = (&selections, false);
+        let given = BoundInputs {
+            inputs: &inputs,
+            weights: &get,
+            states: &states,
+            batch: &batch,
+            selections,
+            truncating,
+            casts,
+        };
+        eval_bounds(&run.g, &given).unwrap().tensors[name].floats().to_vec()
+    };
+    let skipped = run.inputs["x"].floats()[0];
+    let takes = |name: &str, casts: Casts, x: f32| accepts(&of(name, casts)[0], DType::F32, x);
+    assert!(takes("wide", Casts::Declared, one) && !takes("wide", Casts::Declared, skipped));
+    for casts in [one, skipped].map(|x| takes("wide", Casts::Optional, x) && takes("y", Casts::Optional, 2.0 * x)) {
+        assert!(casts, "with the rounding and without");
+    }
+    // Neither on the other side of the value, nor beyond what rounding gives.
+    assert!(!takes("wide", Casts::Optional, one + ulp) && !takes("wide", Casts::Optional, one - 2f32.powi(-9)));
+    assert!(!takes("y", Casts::Optional, 2.0 * (one + ulp)));
+    assert_eq!(of("wide", Casts::Optional)[1], Bounded { value: -2.0, error: 0.0 }, "a number of both dtypes");
+    assert!(accepts(&of("wide", Casts::Optional)[2], DType::F32, f32::NAN));
 }

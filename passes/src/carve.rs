@@ -19,6 +19,14 @@ pub struct Carved {
     pub values: Vec<ValueId>,
 }
 
+impl Carved {
+    /// Body values that the graph forms: all but its leaves.
+    pub fn formed(&self) -> impl Iterator<Item = ValueId> + '_ {
+        let formed = self.graph.nodes.iter().map(|n| !crate::schedule::is_leaf(&n.op));
+        self.values.iter().zip(formed).filter(|(_, formed)| *formed).map(|(v, _)| *v)
+    }
+}
+
 /// Which body outputs a kernel must store, by what they are made of.
 #[derive(Debug)]
 pub struct Stores {

@@ -4,7 +4,7 @@
 //! of the body and store each value once. The greedy search is a heuristic; [`crate::exact`] chooses by an integer program
 //! and says how far from the best choice of its candidates it may be.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use unglue_ir::graph::{Graph, ValueId};
@@ -49,8 +49,8 @@ pub struct CoverOptions {
     pub forbid: Vec<Wish>,
     /// Pairs that must share a kernel, whatever it costs.
     pub force: Vec<Wish>,
-    /// The weakest rewrite class in the body (from [`crate::saturate::SaturationStats::exactness`]).
-    pub exactness: Exactness,
+    /// Rewrite classes of the body's values, where not exact: [`crate::saturate::SaturationStats::touched`].
+    pub touched: BTreeMap<u32, Exactness>,
 }
 
 /// Covers a body with kernels.
@@ -72,7 +72,7 @@ pub fn cover(
     let unfused_ns = search.total_ns();
     let mut exact = run(&mut search, strategy);
     let wishes = wishes::obey(&mut search, options, bucket, &mut |search| exact = run(search, strategy))?;
-    let kernels = search.kernels(options.exactness)?;
+    let kernels = search.kernels(&options.touched)?;
     let stats = CoverStats {
         strategy: strategy.name().into(),
         unfused,

@@ -23,17 +23,45 @@ pub enum Exactness {
     Reassociating,
 }
 
+impl Exactness {
+    /// Name in the manifest and the report.
+    pub fn name(self) -> &'static str {
+        match self {
+            Exactness::Exact => "exact",
+            Exactness::Rounding => "rounding",
+            Exactness::Reassociating => "reassociating",
+        }
+    }
+}
+
 /// Which classes of rewrites a build allows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Numerics {
     #[default]
     Exact,
     Rounding,
+    /// All classes. Hardware approximations and flushing of denormals, which the name allows too, are not made.
     Fast,
 }
 
 impl Numerics {
+    /// From strict to loose.
+    pub const ALL: [Numerics; 3] = [Numerics::Exact, Numerics::Rounding, Numerics::Fast];
+
+    /// Name in options and manifests.
+    pub fn name(self) -> &'static str {
+        match self {
+            Numerics::Exact => "exact",
+            Numerics::Rounding => "rounding",
+            Numerics::Fast => "fast",
+        }
+    }
+
+    pub fn by_name(name: &str) -> Option<Numerics> {
+        Numerics::ALL.into_iter().find(|n| n.name() == name)
+    }
+
     pub fn allows(self, class: Exactness) -> bool {
         match self {
             Numerics::Exact => class == Exactness::Exact,
@@ -174,7 +202,7 @@ pub struct Kernel {
     /// Output of `graph` by name, and the body value it stands for; parallel to `graph.outputs`.
     pub writes: Vec<(String, ValueId)>,
     pub class: KernelClass,
-    /// The weakest class of the rewrites that formed the ops inside.
+    /// The weakest class of a rewrite that changed how a value inside is computed.
     pub exactness: Exactness,
     pub cost: KernelCost,
     /// Ops of the extracted body that this kernel computes, ascending.

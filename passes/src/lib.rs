@@ -9,6 +9,7 @@ pub mod analysis;
 pub mod arena;
 pub mod candidates;
 pub mod carve;
+pub mod classes;
 pub mod cost;
 pub mod cover;
 pub mod error;

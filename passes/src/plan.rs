@@ -194,6 +194,9 @@ impl Kernels {
         let key = format!("{}/{}/{}", graph.nodes.len(), graph.outputs.len(), kernel.schedule.describe());
         let same = self.known.entry(key).or_default();
         if let Some((_, _, n)) = same.iter().find(|(g, s, _)| *g == graph && *s == kernel.schedule) {
+            // The same work may be declared in one body and rewritten in another.
+            let known = &mut self.list[*n as usize].kernel.exactness;
+            *known = kernel.exactness.max(*known);
             return *n;
         }
         let n = self.list.len() as u32;

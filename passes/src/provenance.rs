@@ -3,14 +3,22 @@
 //! Saturation keeps a journal of the unions that rules made, between nodes. Nodes that became equal by congruence count as
 //! one. A union paid if it lies on the shortest way from a declared value to the node that extraction chose for its class,
 //! or if it made a chosen node of a class that holds no declared value. All ties go to the older union.
+//!
+//! From the same ways follows how exact each value is. A union has the class of its rule, or a looser one: a rule that saw,
+//! within two operands below its node, a class that a looser union had made may have matched a form that is only equal by
+//! that union. The extracted value of a declared one is as loose as the unions on its way. Where one form keeps a value and
+//! another takes a shortcut around a rounding to it, the shortcut counts for those who read it: see [`Origins::touched`].
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
 
 use egg::{Id, Language};
 
+use unglue_ir::graph::Graph;
+
 use crate::analysis::Classes;
 use crate::extract::Chosen;
+use crate::kernel::Exactness;
 use crate::language::ENode;
 
 /// A union that a rule made.
@@ -19,6 +27,7 @@ struct Join {
     left: Id,
     right: Id,
     rule: usize,
+    class: Exactness,
 }
 
 /// All unions of a saturation.
@@ -40,6 +49,12 @@ pub struct Origins {
     pub rewritten: BTreeMap<u32, Vec<usize>>,
     /// By value of the extracted form that stands for no declared one: the declared values that a rule made it from.
     pub made_from: BTreeMap<u32, Vec<u32>>,
+    /// By declared value whose extracted form is not exact: the loosest class on the way, and of operands of a new form.
+    pub loose: BTreeMap<u32, Exactness>,
+    /// By extracted value: the loosest class that changed how it is computed, where that is not exact. It is not the value
+    /// for a declared one that has an exact form there, it stands for an output, or it reads a value in place of a declared
+    /// one that was another by that class. Where its form changed, any operand may have been the one: it counts.
+    pub touched: BTreeMap<u32, Exactness>,
 }
 
 /// The oldest node of each canonical form.
@@ -55,40 +70,73 @@ fn canonical(classes: &Classes, node: &ENode) -> ENode {
     node.clone().map_children(|c| classes.find(c))
 }
 
+/// What a class is as loose as; exact if nothing is known of it.
+fn of<K: Ord>(classes: &BTreeMap<K, Exactness>, key: &K) -> Exactness {
+    classes.get(key).copied().unwrap_or_default()
+}
+
+/// Notes a class; exact ones need no note.
+fn note(classes: &mut BTreeMap<u32, Exactness>, value: u32, class: Exactness) {
+    if class > Exactness::Exact {
+        let entry = classes.entry(value).or_default();
+        *entry = class.max(*entry);
+    }
+}
+
 impl Journal {
     /// Notes a union by `rule`, and the nodes that its right side added.
-    pub fn join(&mut self, left: Id, right: Id, rule: usize, added: Range<usize>) {
+    pub fn join(&mut self, (left, right): (Id, Id), rule: usize, class: Exactness, added: Range<usize>) {
         self.makers.extend(added.map(|node| (Id::from(node), self.joins.len())));
-        self.joins.push(Join { left, right, rule });
+        self.joins.push(Join { left, right, rule, class });
     }
 
-    /// `declared`: the nodes of the declared values.
-    pub fn origins(&self, classes: &Classes, declared: &[Id], chosen: &Chosen) -> Origins {
+    /// By class: the loosest union in it, where that is not exact.
+    pub fn looseness(&self, classes: &Classes) -> BTreeMap<Id, Exactness> {
+        let mut found: BTreeMap<Id, Exactness> = BTreeMap::new();
+        for join in self.joins.iter().filter(|j| j.class > Exactness::Exact) {
+            let entry = found.entry(classes.find(join.left)).or_default();
+            *entry = join.class.max(*entry);
+        }
+        found
+    }
+
+    /// `ids`: the nodes of the declared values.
+    pub fn origins(&self, classes: &Classes, declared: &Graph, ids: &[Id], chosen: &Chosen) -> Origins {
         let map = Map::new(classes, &self.joins);
         let mut found = Origins::default();
         let mut paid: BTreeSet<usize> = BTreeSet::new();
         let mut known: BTreeMap<Id, Vec<u32>> = BTreeMap::new();
-        for (value, &id) in (0u32..).zip(declared) {
-            let class = classes.find(id);
-            known.entry(class).or_default().push(value);
-            let Some((node, now)) = chosen.get(&class) else {
+        (0u32..).zip(ids).for_each(|(value, id)| known.entry(classes.find(*id)).or_default().push(value));
+        let looseness = self.looseness(classes);
+        let mut new: BTreeMap<Id, Exactness> = BTreeMap::new();
+        // Operands come before their users.
+        let mut order: Vec<_> = chosen.iter().filter(|(class, _)| !known.contains_key(class)).collect();
+        order.sort_by_key(|(_, (_, now))| *now);
+        for (class, (node, now)) in order {
+            let Some(&first) = map.oldest.get(class) else { continue };
+            let mut way = map.way(first, node);
+            way.extend(self.makers.get(&first));
+            found.made_from.insert(now.0, self.sources(&map, &known, *class));
+            note(&mut found.touched, now.0, self.loosest(&way));
+            new.insert(*class, self.loosest(&way).max(loosest_operand(classes, node, [&new, &looseness])));
+            paid.extend(way);
+        }
+        for (value, &id) in (0u32..).zip(ids) {
+            let Some((node, now)) = chosen.get(&classes.find(id)) else {
                 found.became.push(None);
                 continue;
             };
             found.became.push(Some(now.0));
             let way = map.way(id, node);
+            note(&mut found.loose, value, self.loosest(&way));
             if !way.is_empty() {
+                note(&mut found.loose, value, loosest_operand(classes, node, [&new, &looseness]));
                 found.rewritten.insert(value, way.iter().map(|j| self.joins[*j].rule).collect());
             }
             paid.extend(way);
         }
-        for (class, (node, now)) in chosen.iter().filter(|(class, _)| !known.contains_key(class)) {
-            let Some(&first) = map.oldest.get(class) else { continue };
-            found.made_from.insert(now.0, self.sources(&map, &known, *class));
-            paid.extend(self.makers.get(&first));
-            paid.extend(map.way(first, node));
-        }
         found.paid = paid.into_iter().map(|j| self.joins[j].rule).collect();
+        touch(&mut found, classes, declared, chosen);
         found
     }
 
@@ -104,6 +152,54 @@ impl Journal {
             class = map.classes.find(self.joins[join].left);
         }
         vec![]
+    }
+
+    fn loosest(&self, way: &[usize]) -> Exactness {
+        way.iter().map(|j| self.joins[*j].class).max().unwrap_or_default()
+    }
+}
+
+/// The loosest operand of a form that is not the declared one. The form may have met any node of the operand's class, so
+/// that each union in it counts; so does what came in with the form and stands for no declared value.
+fn loosest_operand(classes: &Classes, node: &ENode, known: [&BTreeMap<Id, Exactness>; 2]) -> Exactness {
+    let args = node.args.iter().map(|a| classes.find(*a));
+    args.flat_map(|a| known.map(|k| of(k, &a))).max().unwrap_or_default()
+}
+
+/// Fills in what stands in [`Origins::touched`] for declared values and operands.
+fn touch(found: &mut Origins, classes: &Classes, declared: &Graph, chosen: &Chosen) {
+    if found.loose.is_empty() && found.touched.is_empty() {
+        return;
+    }
+    let mut exact: BTreeSet<u32> = BTreeSet::new();
+    // By extracted value: the loosest way to it.
+    let mut arrived: BTreeMap<u32, Exactness> = BTreeMap::new();
+    for (value, now) in (0u32..).zip(&found.became).filter_map(|(v, now)| Some((v, (*now)?))) {
+        match of(&found.loose, &value) {
+            Exactness::Exact => {
+                exact.insert(now);
+            }
+            class => note(&mut arrived, now, class),
+        }
+    }
+    let touched = &mut found.touched;
+    arrived.iter().filter(|(now, _)| !exact.contains(now)).for_each(|(now, class)| note(touched, *now, *class));
+    for (_, v) in &declared.outputs {
+        if let Some(now) = found.became[v.index()] {
+            note(touched, now, of(&found.loose, &v.0));
+        }
+    }
+    let mut kept: BTreeSet<u32> = BTreeSet::new();
+    for (value, now) in (0u32..).zip(&found.became).filter_map(|(v, now)| Some((v, (*now)?))) {
+        if !found.rewritten.contains_key(&value) {
+            kept.insert(now);
+            let args = &declared.nodes[value as usize].args;
+            args.iter().for_each(|a| note(touched, now, of(&found.loose, &a.0)));
+        }
+    }
+    for (node, now) in chosen.values().filter(|(_, now)| !kept.contains(&now.0)) {
+        let args = node.args.iter().filter_map(|a| chosen.get(&classes.find(*a)));
+        args.for_each(|(_, arg)| note(touched, now.0, of(&arrived, &arg.0)));
     }
 }
 

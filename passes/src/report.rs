@@ -7,6 +7,7 @@ use serde::Serialize;
 use unglue_ir::graph::ValueId;
 use unglue_ir::module::Module;
 
+use crate::classes::ClassReport;
 use crate::cost::CostTable;
 use crate::facts::Facts;
 use crate::figures::{self, Activations, Port, Removal, TargetTime};
@@ -150,6 +151,8 @@ pub struct PassReport {
     /// What every time here is.
     pub tag: &'static str,
     pub saturation: Vec<SaturationStats>,
+    /// From strict to loose; empty until [`crate::classes::classes`] fills it.
+    pub classes: Vec<ClassReport>,
     pub buckets: Vec<BucketReport>,
     /// By rows of the step; see [`crate::step_report::steps`].
     pub steps: Vec<StepReport>,
@@ -169,8 +172,16 @@ pub fn report(
     let buckets =
         (0..plan.buckets.len()).filter_map(|i| Some(bucket_report(module, covers.get(i)?, plan, i, costs))).collect();
     let kernels = plan.kernels.len() as u64;
-    let module = module.name.clone();
-    PassReport { module, costs: *costs, tag: "modelled", saturation, buckets, steps: vec![], kernels }
+    PassReport {
+        module: module.name.clone(),
+        costs: *costs,
+        tag: "modelled",
+        saturation,
+        classes: vec![],
+        buckets,
+        steps: vec![],
+        kernels,
+    }
 }
 
 fn bucket_report(module: &Module, covers: &[BodyCover], plan: &Plan, index: usize, costs: &CostTable) -> BucketReport {

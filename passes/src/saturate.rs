@@ -6,6 +6,7 @@ use egg::{EGraph, Id};
 use schemars::JsonSchema;
 use serde::Serialize;
 use unglue_ir::graph::{Graph, Node, ValueId};
+use unglue_ir::op::Op;
 
 use crate::analysis::{Classes, Types, View};
 use crate::error::PassError;
@@ -57,7 +58,11 @@ pub struct SaturationStats {
     pub made_from: BTreeMap<u32, Vec<u32>>,
     /// Declared values whose form changed, and the rules that changed it, in order.
     pub rewritten: BTreeMap<u32, Vec<String>>,
-    /// The weakest class of a rule that joined two values: all kernels of the body carry it.
+    /// By declared value: the class of the rewrite that gave its extracted form, where that is not exact.
+    pub loose: BTreeMap<u32, Exactness>,
+    /// By extracted value: the weakest class of a rewrite that changed how it is computed, where that is not exact.
+    pub touched: BTreeMap<u32, Exactness>,
+    /// The weakest class in `touched`, and of bodies of `repeat`.
     pub exactness: Exactness,
     pub nodes_out: u64,
     pub cost_in: u64,
@@ -97,24 +102,42 @@ pub fn optimise_with(body: &Graph, rules: &[Rule], limits: &Limits) -> Result<(G
     let (found, chosen) = extract::extract(&declared, &classes, &ids)?;
     stats.cost_in = extract::graph_cost(&declared);
     stats.cost_out = extract::graph_cost(&found);
-    let worst = repeats.iter().map(|r| r.exactness).max().unwrap_or_default();
-    stats.exactness = stats.exactness.max(worst);
     stats.repeats = repeats;
     stats.kept_declared = !uses_all_leaves(&found) || stats.cost_out > stats.cost_in;
     let result = if stats.kept_declared {
         stats.became = (0..declared.nodes.len() as u32).map(Some).collect();
         declared
     } else {
-        let origins = journal.origins(&classes, &ids, &chosen);
+        let origins = journal.origins(&classes, &declared, &ids, &chosen);
         let name = |rule: usize| rules[rule].name.to_owned();
         origins.paid.into_iter().for_each(|rule| *stats.paid.entry(name(rule)).or_default() += 1);
-        stats.became = origins.became;
+        (stats.became, stats.loose, stats.touched) = (origins.became, origins.loose, origins.touched);
         stats.made_from = origins.made_from;
         stats.rewritten = origins.rewritten.into_iter().map(|(v, r)| (v, r.into_iter().map(name).collect())).collect();
         found
     };
+    note_repeats(&mut stats, body);
     stats.nodes_out = result.nodes.len() as u64;
     Ok((result, stats))
+}
+
+/// A `repeat` is as loose as what it repeats.
+fn note_repeats(stats: &mut SaturationStats, declared: &Graph) {
+    for (value, node) in (0u32..).zip(&declared.nodes) {
+        let Op::Repeat { body, .. } = node.op else { continue };
+        let class = stats.repeats.get(body as usize).map(|r| r.exactness).unwrap_or_default();
+        if class > Exactness::Exact {
+            let raise = |map: &mut BTreeMap<u32, Exactness>, key: u32| {
+                let entry = map.entry(key).or_default();
+                *entry = class.max(*entry);
+            };
+            raise(&mut stats.loose, value);
+            if let Some(now) = stats.became[value as usize] {
+                raise(&mut stats.touched, now);
+            }
+        }
+    }
+    stats.exactness = stats.touched.values().copied().max().unwrap_or_default();
 }
 
 /// The e-graph of a graph, and the class of each node.
@@ -122,10 +145,7 @@ pub fn classes_of(g: &Graph) -> (Classes, Vec<Id>) {
     let mut classes = EGraph::new(Types { bodies: g.bodies.clone(), fault: None });
     let mut ids = Vec::with_capacity(g.nodes.len());
     for Node { op, args, ty } in &g.nodes {
-        let leaf = matches!(
-            op,
-            unglue_ir::op::Op::Input { .. } | unglue_ir::op::Op::Weight { .. } | unglue_ir::op::Op::State { .. }
-        );
+        let leaf = matches!(op, Op::Input { .. } | Op::Weight { .. } | Op::State { .. });
         let args = args.iter().map(|a: &ValueId| ids[a.index()]).collect();
         ids.push(classes.add(ENode { op: op.clone(), leaf: leaf.then(|| ty.clone()), args }));
     }
@@ -143,15 +163,14 @@ fn saturate(
     stats.stop = Stop::Iterations;
     for _ in 0..limits.iterations {
         stats.iterations += 1;
-        let matches = search(classes, rules);
+        let matches = search(classes, rules, &journal.looseness(classes));
         let before = (classes.total_number_of_nodes(), classes.number_of_classes());
-        for (rule, left, term) in matches {
+        for Match { rule, left, term, class } in matches {
             let from = classes.nodes().len();
             let right = add(classes, &term);
             if classes.union(left, right) {
-                journal.join(left, right, rule, from..classes.nodes().len());
+                journal.join((left, right), rule, class, from..classes.nodes().len());
                 *stats.fired.entry(rules[rule].name.to_owned()).or_default() += 1;
-                stats.exactness = stats.exactness.max(rules[rule].class);
             }
             if let Some(fault) = &classes.analysis.fault {
                 let hint = "the rule is wrong: its two sides have different types or constants";
@@ -173,8 +192,19 @@ fn saturate(
     Ok(journal)
 }
 
-/// All matches of all rules, in the order of classes, nodes and rules: rule, left node, right side.
-fn search(classes: &Classes, rules: &[Rule]) -> Vec<(usize, Id, Term)> {
+/// A place where a rule applies.
+struct Match {
+    rule: usize,
+    /// The node.
+    left: Id,
+    /// The right side.
+    term: Term,
+    /// That of the rule, or of what it saw below the node.
+    class: Exactness,
+}
+
+/// All matches of all rules, in the order of classes, rules and nodes.
+fn search(classes: &Classes, rules: &[Rule], loose: &BTreeMap<Id, Exactness>) -> Vec<Match> {
     let view = View { classes };
     let numbers = node_ids(classes);
     let ids: BTreeSet<Id> = classes.classes().map(|c| c.id).collect();
@@ -185,12 +215,26 @@ fn search(classes: &Classes, rules: &[Rule]) -> Vec<(usize, Id, Term)> {
         for (r, rule) in rules.iter().enumerate() {
             let of = |n: &&ENode| {
                 let left = numbers.get(*n).copied().unwrap_or(id);
-                (rule.find)(view, n).into_iter().map(move |t| (r, left, t)).collect::<Vec<_>>()
+                let class = rule.class.max(below(classes, n, loose));
+                (rule.find)(view, n)
+                    .into_iter()
+                    .map(move |term| Match { rule: r, left, term, class })
+                    .collect::<Vec<_>>()
             };
             found.extend(nodes.iter().flat_map(of));
         }
     }
     found
+}
+
+/// The loosest union among the operands of a node and theirs: no rule looks further.
+fn below(classes: &Classes, node: &ENode, loose: &BTreeMap<Id, Exactness>) -> Exactness {
+    if loose.is_empty() {
+        return Exactness::Exact;
+    }
+    let of = |id: &Id| loose.get(&classes.find(*id)).copied();
+    let operands = |id: &Id| classes[classes.find(*id)].nodes.iter().flat_map(|n| &n.args).filter_map(of).max();
+    node.args.iter().flat_map(|a| [of(a), operands(a)]).flatten().max().unwrap_or_default()
 }
 
 /// The node of a term's root: a new one, or the one that is there.

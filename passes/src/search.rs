@@ -266,8 +266,8 @@ impl<'a> Search<'a> {
         format!("{}{more}", first.join(" "))
     }
 
-    /// The groups as kernels, in launch order.
-    pub fn kernels(&mut self, exactness: Exactness) -> Result<Vec<Kernel>, PassError> {
+    /// The groups as kernels, in launch order; each is as exact as the loosest value that it forms, by `touched`.
+    pub fn kernels(&mut self, touched: &BTreeMap<u32, Exactness>) -> Result<Vec<Kernel>, PassError> {
         let edges = self.partition.edges(self.facts);
         let order = crate::launch_order::sort(&edges).ok_or_else(|| {
             PassError::cover("cover-cycle", &self.facts.body.name, "kernels depend on each other", "internal")
@@ -297,7 +297,7 @@ impl<'a> Search<'a> {
                 schedule: found.schedule.clone(),
                 reads: found.carved.reads.clone(),
                 writes: found.carved.writes.clone(),
-                exactness,
+                exactness: found.carved.formed().filter_map(|v| touched.get(&v.0)).copied().max().unwrap_or_default(),
                 cost: found.cost,
                 recomputed: ops.iter().copied().filter(|op| self.partition.is_recomputed(*op)).collect(),
                 ops: ops.into_iter().collect(),

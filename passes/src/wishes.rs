@@ -117,7 +117,7 @@ fn resolve(search: &mut Search, wishes: &[Wish]) -> Result<Vec<Known>, PassError
     if wishes.is_empty() {
         return Ok(vec![]);
     }
-    let kernels = search.kernels(Default::default())?;
+    let kernels = search.kernels(&Default::default())?;
     let side = |s: &Subject| match s {
         Subject::Op(v) if search.partition.holders(*v).next().is_some() => {
             Ok(Some((candidates::op_text(search.facts, *v), BTreeSet::from([*v]))))

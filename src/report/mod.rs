@@ -4,6 +4,7 @@
 //! figure says where it is from: a count of the launch lists, the cost model, the finished machine code, the emulator, or
 //! a profiler's trace.
 
+mod classes;
 mod executed;
 mod html;
 mod markdown;

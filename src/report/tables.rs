@@ -8,6 +8,7 @@ use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Ta
 use unglue_runtime::Bundle;
 use unglue_runtime::manifest::{Exactness, Manifest, Resources};
 
+use super::classes;
 use super::executed;
 use super::measured::{self, Measured};
 use super::steps;
@@ -101,6 +102,7 @@ pub fn text(
     steps::by_class(&mut page, report);
     steps::activations(&mut page, report);
     saturation(&mut page, report);
+    classes::section(&mut page, report, &m.options.numerics);
     cover(&mut page, m, report);
     for bucket in &report.buckets {
         kernels(&mut page, m, report, bucket);

@@ -13,6 +13,7 @@ pub struct Report {
     /// What every time is.
     pub tag: String,
     pub saturation: Vec<Saturation>,
+    pub classes: Vec<Class>,
     pub buckets: Vec<Bucket>,
     /// What steps of a few rows take.
     pub steps: Vec<StepLoad>,
@@ -47,6 +48,25 @@ pub struct Saturation {
     pub cost_out: u64,
     pub kept_declared: bool,
     pub repeats: Vec<Saturation>,
+}
+
+/// A step of one row at one level of `--numerics`.
+#[derive(Debug, Deserialize)]
+pub struct Class {
+    pub numerics: String,
+    pub launches: u64,
+    pub predicted_ns: u64,
+    pub bodies: Vec<ClassBody>,
+}
+
+/// One call of a body there.
+#[derive(Debug, Deserialize)]
+pub struct ClassBody {
+    pub body: String,
+    /// Declared values whose form is not exact.
+    pub loose: u64,
+    pub launches: u64,
+    pub predicted_ns: u64,
 }
 
 #[derive(Debug, Deserialize)]

@@ -1,11 +1,13 @@
-//! `unglue verify`: every kernel of a bundle alone against the reference interpreter.
+//! `unglue verify`: every kernel of a bundle alone against the reference interpreter, and rewritten bodies against the
+//! declared ones where the build is not exact.
 
+mod bodies;
 pub(crate) mod subject;
 mod uses;
 
 use std::collections::BTreeMap;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use unglue_codegen::check::{Mismatch, Subject, check};
 use unglue_ir::graph::Graph;
 use unglue_passes::schedule::Bucket;
@@ -15,6 +17,7 @@ use crate::cli;
 use crate::device::DeviceKind;
 use crate::emulated::{self, Executed};
 use crate::error::CliError;
+use bodies::Checked;
 use subject::UnderTest;
 
 /// One kernel and a launch that uses it.
@@ -61,23 +64,49 @@ pub fn run(args: &cli::Verify) -> Result<(), CliError> {
         }
         wrong.extend(found);
     }
+    let bodies = bodies::check(&bundle, args)?;
     if args.json {
-        let list: Vec<_> = wrong
-            .iter()
-            .map(|w| {
-                json!({"kernel": w.kernel, "value": w.value, "index": w.index,
-            "row": w.row, "device": w.device, "interpreter": w.interpreter, "seed": w.seed})
-            })
-            .collect();
-        println!("{}", json!({"device": args.device, "kernels": cases.len(), "draws": args.draws, "wrong": list}));
+        println!("{}", summary(args, cases.len(), &wrong, &bodies));
     } else {
+        bodies.iter().for_each(|b| println!("{}", body_line(b)));
         println!("{} kernels, {} draws each, {} wrong", cases.len(), args.draws, wrong.len());
     }
     keep(&bundle, executed);
-    match wrong.first() {
+    if let Some(first) = wrong.first() {
+        let text = format!("{} of {} kernels differ; first: {first}", wrong.len(), cases.len());
+        return Err(CliError::Failed(text));
+    }
+    match bodies.iter().filter_map(|b| b.compared.as_ref()?.wrong.as_ref()).next() {
+        Some(first) => Err(CliError::Failed(format!("a rewritten body leaves the bound of its class: {first}"))),
         None => Ok(()),
-        Some(first) => {
-            Err(CliError::Failed(format!("{} of {} kernels differ; first: {first}", wrong.len(), cases.len())))
+    }
+}
+
+fn summary(args: &cli::Verify, kernels: usize, wrong: &[Mismatch], bodies: &[Checked]) -> Value {
+    let mismatch = |w: &Mismatch| {
+        json!({"kernel": w.kernel, "value": w.value, "index": w.index, "row": w.row, "device": w.device,
+            "interpreter": w.interpreter, "seed": w.seed})
+    };
+    let body = |b: &Checked| {
+        let compared = b.compared.as_ref().map(|c| {
+            let wrong = c.wrong.as_ref().map(ToString::to_string);
+            json!({"values": c.values, "unbounded": c.unbounded, "wrong": wrong})
+        });
+        json!({"body": b.body, "compared": compared})
+    };
+    let wrong: Vec<_> = wrong.iter().map(mismatch).collect();
+    let bodies: Vec<_> = bodies.iter().map(body).collect();
+    json!({"device": args.device, "kernels": kernels, "draws": args.draws, "wrong": wrong, "bodies": bodies})
+}
+
+fn body_line(b: &Checked) -> String {
+    let Some(c) = &b.compared else { return format!("left  body {}: too many weights to draw", b.body) };
+    match &c.wrong {
+        Some(e) => format!("WRONG {e}"),
+        None => {
+            let classes = c.values.iter().map(|(class, n)| format!("{n} {}", class.name()));
+            let values = classes.collect::<Vec<_>>().join(", ");
+            format!("ok    body {}: values compared in the bound of their class: {values}", b.body)
         }
     }
 }

@@ -7,5 +7,6 @@ mod bits;
 mod common;
 mod errors;
 mod golden;
+mod numerics;
 mod session;
 mod tap;

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 
 use unglue_ir::IrError;
+use unglue_ir::graph::Graph;
 use unglue_ir::interp::draw::{Rng, draw, draw_weight};
 use unglue_ir::interp::{Batch, Data, Dims, Tensor, WeightRef};
 use unglue_ir::op::{Domain, Op};
 use unglue_ir::types::{DType, Dim, TensorType, Type};
 use unglue_passes::schedule::Bucket;
 
-use super::{Drawn, Paging, Subject, state};
+use super::{Drawn, Paging, state};
 
 /// What a seed has beside random numbers. Seed 0 has none of it, the first six have all.
 #[derive(Clone, Copy, Debug)]
@@ -30,13 +31,12 @@ impl Flavour {
     }
 }
 
-pub(super) fn draw_all<'a>(subject: &Subject, seed: u64) -> Result<Drawn<'a>, IrError> {
-    let g = subject.graph;
+pub(super) fn draw_all<'a>(g: &Graph, bucket: &Bucket, seed: u64) -> Result<Drawn<'a>, IrError> {
     let mut rng = Rng::new(seed);
     let flavour = Flavour::of(seed);
-    let paging = state::paging(g, &subject.bucket, seed);
-    let batch = draw_batch(&mut rng, &subject.bucket, &paging, flavour);
-    let logits = 1 + rng.below(u64::from(subject.bucket.rows_max)) as usize;
+    let paging = state::paging(g, bucket, seed);
+    let batch = draw_batch(&mut rng, bucket, &paging, flavour);
+    let logits = 1 + rng.below(u64::from(bucket.rows_max)) as usize;
     let dims = Dims::of(&batch, logits);
     let mut drawn = Drawn {
         block_table: state::block_table(&mut rng, &paging, &batch),

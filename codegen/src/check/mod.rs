@@ -5,6 +5,7 @@
 //! end, and state that is not the step's, holds patterns, so that reading or writing it shows.
 
 mod draw;
+pub mod rewrite;
 #[cfg(feature = "llvm")]
 pub mod split;
 mod state;
@@ -69,7 +70,16 @@ struct Drawn<'a> {
     states: BTreeMap<String, StateData>,
 }
 
-impl Drawn<'_> {
+impl<'a> Drawn<'a> {
+    fn weight(&self, name: &str) -> Result<WeightRef<'a>, IrError> {
+        self.weights.get(name).cloned().ok_or_else(|| IrError::Eval {
+            rule: "weight-missing",
+            place: name.into(),
+            found: "no such weight".into(),
+            hint: "draw every weight of the graph",
+        })
+    }
+
     fn paged(&self) -> Paged<'_> {
         Paged { paging: &self.paging, batch: &self.batch, block_table: &self.block_table }
     }
@@ -96,16 +106,9 @@ pub fn check_then(
     seed: u64,
     then: Then,
 ) -> Result<Option<Mismatch>, CodegenError> {
-    let drawn = draw::draw_all(subject, seed).map_err(|e| cannot(subject, &e))?;
+    let drawn = draw::draw_all(subject.graph, &subject.bucket, seed).map_err(|e| cannot(subject, &e))?;
     let mut states = drawn.states.clone();
-    let weights = |name: &str| -> Result<WeightRef<'_>, IrError> {
-        drawn.weights.get(name).cloned().ok_or_else(|| IrError::Eval {
-            rule: "weight-missing",
-            place: name.into(),
-            found: "no such weight".into(),
-            hint: "draw every weight of the graph",
-        })
-    };
+    let weights = |name: &str| drawn.weight(name);
     let want = eval_graph(subject.graph, &drawn.inputs, &weights, &mut states, &drawn.batch, &mut |_, _| {})
         .map_err(|e| cannot(subject, &e))?;
     let mut run = Run { device, subject, drawn: &drawn, buffers: BTreeMap::new() };

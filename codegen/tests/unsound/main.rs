@@ -1,4 +1,5 @@
-//! Mutated kernels: `check` finds every one of them, and nothing in the kernels that they were made from.
+//! Mutated kernels: `check` finds every one of them, each by the part that must find it, and nothing in the kernels that
+//! they were made from.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -21,7 +22,7 @@ use unglue_ir::graph::Graph;
 use unglue_passes::schedule::{Bucket, Schedule, schedule};
 use unglue_runtime::{Code, CpuDevice, CpuOptions, Device, Guard, manifest};
 
-use mutations::Mutation;
+use mutations::{Finder, Mutation};
 
 /// Seeds of a check; all that `check` draws beside random numbers is in them.
 const SEEDS: u64 = 6;
@@ -65,7 +66,19 @@ fn found_in(s: &Subjected, program: Program, object: Vec<u8>) -> Option<Mismatch
     (0..SEEDS).find_map(|seed| check(&mut device, &subject, seed).unwrap_or_else(|e| panic!("{e}")))
 }
 
-/// What is wrong with a mutation; `None` if `check` finds it.
+/// What found a mismatch.
+fn finder(wrong: &Mismatch, graph: &Graph) -> Finder {
+    match wrong.value.as_str() {
+        "launch" => Finder::Fault,
+        "counter" => Finder::Counter,
+        "status" => Finder::Status,
+        _ if wrong.interpreter == "untouched" => Finder::Behind,
+        value if graph.states().any(|(role, _)| role == value) => Finder::State,
+        _ => Finder::Output,
+    }
+}
+
+/// What is wrong with a mutation; `None` if its finder finds it.
 fn missed(m: &Mutation) -> Option<String> {
     let s = subjected(m.name, &(m.graph)(), m.rows_max, m.pools);
     let mut mutated = s.made.program.clone();
@@ -79,15 +92,18 @@ fn missed(m: &Mutation) -> Option<String> {
     match found(&s, mutated) {
         Some(wrong) => {
             println!("{:<40} {wrong}", m.name);
-            None
+            let by = finder(&wrong, &s.graph);
+            (by != m.finder).then(|| format!("{}: {:?} should find it, found by {by:?}: {wrong}", m.name, m.finder))
         }
         None => Some(format!("{}: not found by {SEEDS} seeds", m.name)),
     }
 }
 
 #[test]
-fn every_mutated_kernel_is_found() {
-    let wrong: Vec<String> = mutations::all().iter().filter_map(missed).collect();
+fn every_mutated_kernel_is_found_by_its_finder() {
+    let all = mutations::all();
+    assert!(all.len() >= 20, "{}", all.len());
+    let wrong: Vec<String> = all.iter().filter_map(missed).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 

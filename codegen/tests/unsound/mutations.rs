@@ -6,18 +6,47 @@ use unglue_ir::graph::Graph;
 use super::rewrite::{Change, Edit};
 use super::{bodies, finishes};
 
+/// What of `check` finds a mistake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finder {
+    /// An output has other bits than the interpreter's.
+    Output,
+    /// A state has.
+    State,
+    /// Something behind the step's rows, or behind a buffer's end, is written.
+    Behind,
+    /// The status word is another.
+    Status,
+    /// A counter is not zero again.
+    Counter,
+    /// The device refuses an access.
+    Fault,
+}
+
 /// One mistake in one kernel.
 pub struct Mutation {
     pub name: &'static str,
+    pub finder: Finder,
     pub graph: fn() -> Graph,
     pub rows_max: u32,
     pub pools: u64,
     pub mutate: fn(&mut Program),
 }
 
-const fn m(name: &'static str, graph: fn() -> Graph, rows_max: u32, pools: u64, mutate: fn(&mut Program)) -> Mutation {
-    Mutation { name, graph, rows_max, pools, mutate }
+const fn m(
+    name: &'static str,
+    finder: Finder,
+    (graph, rows_max, pools): (fn() -> Graph, u32, u64),
+    mutate: fn(&mut Program),
+) -> Mutation {
+    Mutation { name, finder, graph, rows_max, pools, mutate }
 }
+
+const OUTPUT: Finder = Finder::Output;
+const STATE: Finder = Finder::State;
+const BEHIND: Finder = Finder::Behind;
+const STATUS: Finder = Finder::Status;
+const COUNTER: Finder = Finder::Counter;
 
 pub fn all() -> Vec<Mutation> {
     let mut list = arithmetic();
@@ -29,11 +58,13 @@ pub fn all() -> Vec<Mutation> {
 /// What workgroups hand to the last one to arrive.
 fn handovers() -> Vec<Mutation> {
     vec![
-        m("one_arrival_too_few", || finishes::gate_router(70, 60, 4), 4, 0, |p| arrivals(p, -1)),
-        m("one_arrival_too_many", || finishes::gate_router(70, 60, 4), 4, 0, |p| arrivals(p, 1)),
-        m("arrival_before_the_stores", || finishes::gate_router(70, 60, 4), 4, 0, early_arrival),
-        m("all_workgroups_for_some", || finishes::router_beside_experts(96, 60, 4), 4, 0, |p| arrivals(p, 9)),
-        m("row_finished_from_another", || finishes::gate_router(70, 60, 4), 4, 0, first_row_only),
+        m("one_arrival_too_few", COUNTER, (|| finishes::gate_router(70, 60, 4), 4, 0), |p| arrivals(p, -1)),
+        m("one_arrival_too_many", COUNTER, (|| finishes::gate_router(70, 60, 4), 4, 0), |p| arrivals(p, 1)),
+        m("arrival_before_the_stores", OUTPUT, (|| finishes::gate_router(70, 60, 4), 4, 0), early_arrival),
+        m("all_workgroups_for_some", COUNTER, (|| finishes::router_beside_experts(96, 60, 4), 4, 0), |p| {
+            arrivals(p, 9)
+        }),
+        m("row_finished_from_another", OUTPUT, (|| finishes::gate_router(70, 60, 4), 4, 0), first_row_only),
     ]
 }
 
@@ -75,45 +106,53 @@ fn first_row_only(p: &mut Program) {
 /// Sums, lanes, waves, values.
 fn arithmetic() -> Vec<Mutation> {
     vec![
-        m("last_chunk_dropped", || bodies::matmul(33, 700), 4, 0, shorter_loop),
-        m("last_summand_dropped", || bodies::matmul(33, 700), 4, 0, |p| constant(p, 188, 187)),
-        m("count_widened", || bodies::matmul(33, 700), 4, 0, |p| constant(p, 188, 189)),
-        m("mask_widened", || bodies::rms_norm(199), 4, 0, wider_mask),
-        m("mask_narrowed", || bodies::head_norm(6, 40), 4, 0, narrower_mask),
-        m("carried_value_not_updated", || bodies::delta(2, 32, 32), 4, 0, stale_value),
-        m("barrier_dropped", || bodies::rms_norm(200), 4, 0, |p| drop_barrier(&mut Edit::of(p))),
-        m("barrier_before_the_store", || bodies::rms_norm(200), 4, 0, early_barrier),
-        m("barrier_of_a_round_dropped", || bodies::sinkhorn(6, 19), 4, 0, drop_barrier_in_loop),
-        m("barrier_of_the_best_dropped", || bodies::router(288, 8), 4, 0, drop_barrier_of_best),
-        m("lanes_swapped", || bodies::layer_norm(96), 4, 0, |p| xor(p, 4, 16)),
-        m("lanes_swapped_at_the_end", || bodies::site_sums(4, 96), 4, 0, |p| xor(p, 8, 1)),
-        m("reduction_steps_swapped", || bodies::layer_norm(96), 4, 0, swapped_steps),
-        m("fma_as_mul_and_add", || bodies::matmul_swiglu(80, 600), 4, 0, split_fma),
-        m("rounding_dropped", || bodies::matmul_post(4, 96, 64), 4, 0, no_rounding),
-        m("scale_of_router_one_ulp_off", || bodies::router(18, 4), 4, 0, |p| one_ulp(p, 2.5)),
-        m("scale_of_scores_one_ulp_off", || bodies::scores(8, 32, 4), 4, 70, |p| one_ulp(p, 0.25)),
-        m("minimum_for_maximum", || bodies::attend(4, 64, 19), 4, 0, minimum),
+        m("last_chunk_dropped", OUTPUT, (|| bodies::matmul(33, 700), 4, 0), shorter_loop),
+        m("last_summand_dropped", OUTPUT, (|| bodies::matmul(33, 700), 4, 0), |p| constant(p, 188, 187)),
+        m("count_widened", OUTPUT, (|| bodies::matmul(33, 700), 4, 0), |p| constant(p, 188, 189)),
+        m("mask_widened", OUTPUT, (|| bodies::rms_norm(199), 4, 0), wider_mask),
+        m("mask_narrowed", OUTPUT, (|| bodies::head_norm(6, 40), 4, 0), narrower_mask),
+        m("carried_value_not_updated", STATE, (|| bodies::delta(2, 32, 32), 4, 0), stale_value),
+        m("barrier_dropped", OUTPUT, (|| bodies::rms_norm(200), 4, 0), |p| drop_barrier(&mut Edit::of(p))),
+        m("barrier_before_the_store", OUTPUT, (|| bodies::rms_norm(200), 4, 0), early_barrier),
+        m("barrier_of_a_round_dropped", OUTPUT, (|| bodies::sinkhorn(6, 19), 4, 0), drop_barrier_in_loop),
+        m("barrier_of_the_best_dropped", OUTPUT, (|| bodies::router(288, 8), 4, 0), drop_barrier_of_best),
+        m("lanes_swapped", OUTPUT, (|| bodies::layer_norm(96), 4, 0), |p| xor(p, 4, 16)),
+        m("lanes_swapped_at_the_end", OUTPUT, (|| bodies::site_sums(4, 96), 4, 0), |p| xor(p, 8, 1)),
+        m("reduction_steps_swapped", OUTPUT, (|| bodies::layer_norm(96), 4, 0), swapped_steps),
+        m("fma_as_mul_and_add", OUTPUT, (|| bodies::matmul_swiglu(80, 600), 4, 0), split_fma),
+        m("rounding_dropped", OUTPUT, (|| bodies::matmul_post(4, 96, 64), 4, 0), no_rounding),
+        m("scale_of_router_one_ulp_off", OUTPUT, (|| bodies::router(18, 4), 4, 0), |p| one_ulp(p, 2.5)),
+        m("scale_of_scores_one_ulp_off", OUTPUT, (|| bodies::scores(8, 32, 4), 4, 70), |p| one_ulp(p, 0.25)),
+        m("minimum_for_maximum", OUTPUT, (|| bodies::attend(4, 64, 19), 4, 0), minimum),
     ]
 }
 
 /// Rows, slots, blocks, choices.
 fn addresses() -> Vec<Mutation> {
     vec![
-        m("neighbouring_row_stored", || bodies::swiglu(200), 4, 0, neighbouring_row),
-        m("row_behind_the_end_stored", || bodies::swiglu(200), 4, 0, row_too_many),
-        m("rows_counted_for_wanted_rows", || bodies::head(96, 50), 4, 0, |p| constant_rows(p, "n_logit_rows")),
-        m("state_written_for_padding", || bodies::token_write(64), 4, 0, |p| not_negative(p, "step_row_seq")),
-        m("tail_written_for_padding", || bodies::tail_update(32, 4), 4, 16, |p| not_negative(p, "step_row_seq")),
-        m("state_written_without_a_slot", || bodies::delta(2, 32, 32), 4, 0, |p| not_negative(p, "step_slot")),
-        m("window_written_without_a_slot", || bodies::conv_update(96, 4), 4, 0, |p| not_negative(p, "step_slot")),
-        m("pools_of_another_slot_read", || bodies::scores(8, 32, 4), 4, 70, |p| not_negative(p, "step_slot")),
-        m("absent_expert_used", || bodies::experts_down(18, 5, 4, 40, 96), 4, 0, |p| not_negative(p, "in_slots")),
-        m("block_table_one_off", || bodies::token_write(64), 4, 0, block_before),
-        m("last_token_id_not_reported", || bodies::embed(3, 96, 4), 4, 0, first_bad_id_passes),
-        m("tie_takes_the_later_round", || finishes::argmax(1000), 16, 0, later_round),
-        m("tie_takes_the_higher_index", || bodies::router(18, 4), 4, 0, higher_index),
-        m("weight_from_the_biased_score", || bodies::router(18, 4), 4, 0, biased_weight),
-        m("one_tie_too_many", || bodies::select(4, 4), 4, 70, tie_too_many),
+        m("neighbouring_row_stored", OUTPUT, (|| bodies::swiglu(200), 4, 0), neighbouring_row),
+        m("row_behind_the_end_stored", BEHIND, (|| bodies::swiglu(200), 4, 0), row_too_many),
+        m("rows_counted_for_wanted_rows", BEHIND, (|| bodies::head(96, 50), 4, 0), |p| {
+            constant_rows(p, "n_logit_rows")
+        }),
+        m("state_written_for_padding", STATE, (|| bodies::token_write(64), 4, 0), |p| not_negative(p, "step_row_seq")),
+        m("tail_written_for_padding", STATE, (|| bodies::tail_update(32, 4), 4, 16), |p| {
+            not_negative(p, "step_row_seq")
+        }),
+        m("state_written_without_a_slot", STATE, (|| bodies::delta(2, 32, 32), 4, 0), |p| not_negative(p, "step_slot")),
+        m("window_written_without_a_slot", STATE, (|| bodies::conv_update(96, 4), 4, 0), |p| {
+            not_negative(p, "step_slot")
+        }),
+        m("pools_of_another_slot_read", OUTPUT, (|| bodies::scores(8, 32, 4), 4, 70), |p| not_negative(p, "step_slot")),
+        m("absent_expert_used", OUTPUT, (|| bodies::experts_down(18, 5, 4, 40, 96), 4, 0), |p| {
+            not_negative(p, "in_slots")
+        }),
+        m("block_table_one_off", STATE, (|| bodies::token_write(64), 4, 0), block_before),
+        m("last_token_id_not_reported", STATUS, (|| bodies::embed(3, 96, 4), 4, 0), first_bad_id_passes),
+        m("tie_takes_the_later_round", OUTPUT, (|| finishes::argmax(1000), 16, 0), later_round),
+        m("tie_takes_the_higher_index", OUTPUT, (|| bodies::router(18, 4), 4, 0), higher_index),
+        m("weight_from_the_biased_score", OUTPUT, (|| bodies::router(18, 4), 4, 0), biased_weight),
+        m("one_tie_too_many", OUTPUT, (|| bodies::select(4, 4), 4, 70), tie_too_many),
     ]
 }
 

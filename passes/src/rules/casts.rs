@@ -29,19 +29,6 @@ pub(super) const RULES: &[Rule] = &[
         find: cast_after_widening,
         sample: cast_after_widening_sample,
     },
-    Rule {
-        name: "gather-rows-before-cast",
-        class: Exactness::Exact,
-        when: None,
-        reason: "a cast works on each element alone, so rows can be chosen first",
-        find: gather_rows_before_cast,
-        sample: |d| {
-            let x = d.activation(DType::F32);
-            let cast = d.op(Op::Cast(DType::Bf16), &[x])?;
-            let rows = d.row_index();
-            d.apply(Op::GatherRows, &[cast, rows])
-        },
-    },
 ];
 
 fn cast_same(v: View, n: &ENode) -> Vec<Term> {
@@ -65,12 +52,4 @@ fn cast_after_widening_sample(d: &mut Draw) -> Option<Sample> {
     let x = d.activation(from);
     let wide = d.op(Op::Cast(DType::F32), &[x])?;
     d.apply(Op::Cast(to), &[wide])
-}
-
-fn gather_rows_before_cast(v: View, n: &ENode) -> Vec<Term> {
-    if n.op != Op::GatherRows {
-        return vec![];
-    }
-    let casts = v.nodes(n.args[0]).filter(|i| matches!(i.op, Op::Cast(_)));
-    casts.map(|c| Term::Node(c.op.clone(), vec![Term::op(Op::GatherRows, &[c.args[0], n.args[1]])])).collect()
 }

@@ -8,7 +8,7 @@ use unglue_ir::builder::Builder;
 use unglue_ir::error::IrError;
 use unglue_ir::graph::{Graph, Node, ValueId};
 use unglue_ir::infer::infer;
-use unglue_ir::interp::bound::{BoundInputs, Bounded, BoundedTensor, accepts, eval_bounds};
+use unglue_ir::interp::bound::{BoundInputs, Bounded, BoundedTensor, Casts, accepts, eval_bounds};
 use unglue_ir::interp::draw::Rng;
 use unglue_ir::interp::{Batch, Tensor, WeightRef, eval_graph};
 use unglue_ir::op::{Binary, Domain, Op, Unary};
@@ -19,9 +19,8 @@ use crate::analysis::{Classes, View};
 use crate::kernel::Exactness;
 use crate::saturate::classes_of;
 
-/// Rows of a sample's step, and rows that it gathers.
+/// Rows of a sample's step.
 const ROWS: usize = 3;
-const LOGITS: usize = 2;
 
 /// Values at which f32 identities break.
 const SPECIAL: [f32; 22] = [
@@ -60,7 +59,6 @@ enum Fill {
     Positive,
     /// Normal numbers only.
     Tame,
-    Rows,
 }
 
 /// Makes random left sides.
@@ -99,9 +97,8 @@ impl Draw {
 
     fn input(&mut self, dtype: DType, shape: &[Dim], fill: Fill) -> ValueId {
         let name = format!("x{}", self.fills.len());
-        let domain = if fill == Fill::Rows { Domain::RowIndex } else { Domain::Normal };
         self.fills.insert(name.clone(), fill);
-        self.builder.input(&name, TensorType::plain(dtype, shape), domain)
+        self.builder.input(&name, TensorType::plain(dtype, shape), Domain::Normal)
     }
 
     /// An input of any values: the same shape each time, so that inputs go together.
@@ -125,10 +122,6 @@ impl Draw {
     /// Normal numbers, for rules whose bounds would be infinite otherwise.
     pub fn tame(&mut self, shape: &[Dim]) -> ValueId {
         self.input(DType::F32, shape, Fill::Tame)
-    }
-
-    pub fn row_index(&mut self) -> ValueId {
-        self.input(DType::I32, &[Dim::Logits], Fill::Rows)
     }
 
     pub fn weight(&mut self, shape: &[u64]) -> ValueId {
@@ -262,16 +255,12 @@ fn draw_inputs(sample: &Sample, rng: &mut Rng) -> BTreeMap<String, Tensor> {
         let Some(t) = sample.graph.ty(id).tensor() else { continue };
         let extent = |d: &Dim| match d {
             Dim::Fixed(n) => *n as usize,
-            Dim::Logits => LOGITS,
             _ => ROWS,
         };
         let shape: Vec<usize> = t.shape.iter().map(extent).collect();
         let n: usize = shape.iter().product();
-        let tensor = match t.dtype() {
-            Some(DType::I32) => Tensor::i32(&shape, (0..n).map(|_| rng.below(ROWS as u64) as i32).collect()),
-            dtype => Tensor::float(dtype.unwrap_or(DType::F32), &shape, (0..n).map(|_| value(rng, fill)).collect()),
-        };
-        inputs.insert(name.to_owned(), tensor);
+        let values = (0..n).map(|_| value(rng, fill)).collect();
+        inputs.insert(name.to_owned(), Tensor::float(t.dtype().unwrap_or(DType::F32), &shape, values));
     }
     inputs
 }
@@ -297,24 +286,22 @@ fn compare(rule: &Rule, sample: &Sample, graph: &Graph, seed: u64) -> Result<Opt
     }
     let exact: BTreeMap<String, BoundedTensor> =
         inputs.iter().map(|(n, t)| (n.clone(), BoundedTensor::exact(t))).collect();
-    let given = BoundInputs {
-        inputs: &exact,
-        weights: &weights,
-        states: &BTreeMap::new(),
-        batch: &batch,
-        selections: &BTreeMap::new(),
-        truncating: false,
-    };
+    let (states, selections, truncating) = (BTreeMap::new(), BTreeMap::new(), false);
+    let (weights, batch, states, selections) = (&weights, &batch, &states, &selections);
+    let given = |casts| BoundInputs { inputs: &exact, weights, states, batch, selections, truncating, casts };
     if rule.class == Exactness::Rounding {
-        let ideal = eval_bounds(&unrounded(graph)?, &given)?.tensors;
-        let Some(ideal) = ideal.get("left") else { return Ok(Some("left has no bound".into())) };
-        return Ok(farther(ideal, left, right));
+        let ideal = eval_bounds(&unrounded(graph)?, &given(Casts::Declared))?.tensors;
+        let bound = eval_bounds(graph, &given(Casts::Optional))?.tensors;
+        let (Some(ideal), Some(bound)) = (ideal.get("left"), bound.get("left")) else {
+            return Ok(Some("left has no bound".into()));
+        };
+        return Ok(farther(ideal, left, right).or_else(|| outside(bound, None, right)));
     }
-    let bounds = eval_bounds(graph, &given)?.tensors;
+    let bounds = eval_bounds(graph, &given(Casts::Declared))?.tensors;
     let (Some(l), Some(r)) = (bounds.get("left"), bounds.get("right")) else {
         return Ok(Some("a side has no bound".into()));
     };
-    Ok(outside(l, r, right))
+    Ok(outside(l, Some(r), right))
 }
 
 /// The left side alone, with its casts to narrow dtypes taken out: what its roundings are measured against.
@@ -357,10 +344,11 @@ fn first_difference(left: &Tensor, right: &Tensor) -> Option<String> {
     Some(format!("element {at}: left {:e}, right {:e}", left.floats()[at], right.floats()[at]))
 }
 
-/// Bound of a reassociating rewrite (P4): the sum of both sides' bounds.
-fn outside(left: &BoundedTensor, right: &BoundedTensor, got: &Tensor) -> Option<String> {
-    for (i, ((l, r), x)) in left.floats().iter().zip(right.floats()).zip(got.floats()).enumerate() {
-        let bound = Bounded { value: l.value, error: l.error + r.error };
+/// Bound of a rewrite (P4): the left side's; of a reassociating one, the sum of both sides'.
+fn outside(left: &BoundedTensor, right: Option<&BoundedTensor>, got: &Tensor) -> Option<String> {
+    for (i, (l, x)) in left.floats().iter().zip(got.floats()).enumerate() {
+        let more = right.and_then(|r| r.floats().get(i)).map_or(0.0, |r| r.error);
+        let bound = Bounded { value: l.value, error: l.error + more };
         if !accepts(&bound, got.dtype, *x) {
             return Some(format!("element {i}: {x:e} outside {:e} +- {:e}", bound.value, bound.error));
         }

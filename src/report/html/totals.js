@@ -120,4 +120,10 @@ function rules() {
   const graphRows = graphs.map((g) => [g.path, String(g.nodes_in), String(g.nodes_out), String(g.e_nodes),
     String(g.classes), String(g.iterations), g.stop, g.exactness]);
   byId("graphs").replaceChildren(table("E-graphs", graphColumns, graphRows));
+  const loose = (level) => level.bodies.reduce((sum, b) => sum + b.loose, 0);
+  const levelColumns = [{ head: "numerics" }, { head: "launches", number }, { head: "predicted", number },
+    { head: "loose", number }];
+  const levelRows = report.classes.map((level) => [level.numerics, String(level.launches), usText(level.predicted_ns),
+    String(loose(level))]);
+  byId("levels").replaceChildren(table("What each level would cost, a step of 1 row", levelColumns, levelRows));
 }

@@ -72,6 +72,16 @@ impl BoundedTensor {
     }
 }
 
+/// What casts to bf16 and f16 do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Casts {
+    /// They round, as the graph says.
+    #[default]
+    Declared,
+    /// The bound holds the results with and without each of them: what a form of the graph with fewer may give.
+    Optional,
+}
+
 /// What [`eval_bounds`] takes besides the graph.
 pub struct BoundInputs<'a, 'f, 'w> {
     pub inputs: &'a BTreeMap<String, BoundedTensor>,
@@ -83,6 +93,7 @@ pub struct BoundInputs<'a, 'f, 'w> {
     pub selections: &'a BTreeMap<ValueId, Tensor>,
     /// Matmuls were computed by matrix tiles, whose accumulators may truncate.
     pub truncating: bool,
+    pub casts: Casts,
 }
 
 /// What [`eval_bounds`] gives.
@@ -295,7 +306,10 @@ impl<'w> Step<'_, '_, 'w> {
         match op {
             Op::ConstF32(bits) => Ok(Float(vec![Bounded::exact(f32::from_bits(*bits))])),
             Op::Unary(u) => each(&|x| x.unary(*u)),
-            Op::Cast(dtype) => each(&|x| x.cast(*dtype)),
+            Op::Cast(dtype) => match self.given.casts {
+                Casts::Declared => each(&|x| x.cast(*dtype)),
+                Casts::Optional => each(&|x| x.cast_or_not(*dtype)),
+            },
             Op::Binary(b) => {
                 let (x, y) = (tensor_of(&args[0])?, tensor_of(&args[1])?);
                 let (i, j) = (moves::broadcast_index(&x.shape, to), moves::broadcast_index(&y.shape, to));

@@ -3,11 +3,15 @@
 //! The value is computed without f32 roundings, except that casts to bf16 and f16 round it; each rounding that the
 //! graph declares adds half an ulp, each fixed function its promised ulps, and a sum over summands x adds
 //! (d + 1) * 2^-24 * sum |x| with d from its order. A result passes if some value within the bound gives it.
+//!
+//! A form with a rounding less than the declared one is not within that bound: a cast of an exact number gives one number.
+//! With [`BoundInputs::casts`] at [`Casts::Optional`] a bound holds what the declared form gives with each of its casts,
+//! and what it gives without: half an ulp of the narrow dtype and no more.
 
 mod eval;
 mod mix;
 
-pub use eval::{BoundInputs, BoundOutputs, BoundedData, BoundedTensor, eval_bounds};
+pub use eval::{BoundInputs, BoundOutputs, BoundedData, BoundedTensor, Casts, eval_bounds};
 
 use crate::interp::value::round_to;
 use crate::op::{Binary, Unary};
@@ -136,6 +140,15 @@ impl Bounded {
         }
         let r = |x: f64| f64::from(round_to(to, x as f32));
         Bounded::within(r(self.value), r(self.lo()), r(self.hi()))
+    }
+
+    /// A cast that may have been left out: the value before it and the ends of both.
+    fn cast_or_not(self, to: DType) -> Bounded {
+        let cast = self.cast(to);
+        if to == DType::F32 || self.value.is_nan() {
+            return cast;
+        }
+        Bounded::within(self.value, self.lo().min(cast.lo()), self.hi().max(cast.hi()))
     }
 
     pub(crate) fn unary(self, u: Unary) -> Bounded {
