@@ -149,27 +149,25 @@ impl Gen<'_> {
         let partial = self.b.shared("partial", Mem::F32, waves * a.width);
         let wave = self.b.wave();
         let (zero, end) = (self.b.i(0), self.b.i(a.width as i64));
-        self.looped((zero, end, 32), &[], |s, c, _| {
-            let column = Ix::Seq { base: c, aligned: true };
-            let outer = s.mask;
-            if !a.width.is_multiple_of(32) {
-                s.mask_below(column, a.width);
-            }
-            let total = s.wave_splits(a, column)?;
+        // A lane takes eight columns: what the rows' addresses cost is shared by 256 of them.
+        self.looped((zero, end, 256), &[], |s, c, _| {
+            let left = s.b.sub(end, c);
+            let bound = if a.width.is_multiple_of(256) { Bound::All } else { Bound::Count(left) };
+            let total = s.wave_splits(a, c, bound)?;
             let w = s.b.i(a.width as i64);
             let line = s.b.mul(wave, w);
-            s.store(partial, Some(line), column, total);
-            s.mask = outer;
+            let base = s.b.add(line, c);
+            s.b.store(partial, Addr::Contig { base }, bound, total);
             Ok(vec![])
         })?;
         self.b.barrier();
         self.attend_outputs(a, partial, waves, sum, any)
     }
 
-    /// This wave's splits, added in ascending order.
-    fn wave_splits(&mut self, a: &Attention, column: Ix) -> Res<Val> {
+    /// This wave's splits, added in ascending order: eight columns a lane, from column `c` on.
+    fn wave_splits(&mut self, a: &Attention, c: Val, bound: Bound) -> Res<Val> {
         let zero = self.b.f(0.0);
-        let init = self.b.splat(zero, 1);
+        let init = self.b.splat(zero, 8);
         let wave = self.b.wave();
         let rows = self.b.i(SPLIT_ROWS as i64);
         let start = self.b.mul(wave, rows);
@@ -181,7 +179,7 @@ impl Gen<'_> {
             let stop = s.b.bin(Bin::Min, stop, end);
             let chains: Vec<Val> = (0..SPLIT_CHAINS).map(|_| init).collect();
             let chains = s.looped((first, stop, SPLIT_CHAINS as i64), &chains, |s, j, acc| {
-                (0..SPLIT_CHAINS).map(|u| s.split_term(a, j, u, column, acc[u as usize])).collect()
+                (0..SPLIT_CHAINS).map(|u| s.split_term(a, (j, u), (c, bound), acc[u as usize])).collect()
             })?;
             let sum = s.strided_total(&chains);
             Ok(vec![s.b.bin(Bin::Add, acc[0], sum)])
@@ -190,7 +188,7 @@ impl Gen<'_> {
     }
 
     /// fma(p_j, row_j, acc) for place j + u; places past the end and absent rows add +0.
-    fn split_term(&mut self, a: &Attention, j: Val, u: u64, column: Ix, acc: Val) -> Res<Val> {
+    fn split_term(&mut self, a: &Attention, (j, u): (Val, u64), (c, bound): (Val, Bound), acc: Val) -> Res<Val> {
         let u = self.b.i(u as i64);
         let at = self.b.add(j, u);
         let inside = self.is(Cmp::Lt, at, a.selected as i64);
@@ -199,7 +197,9 @@ impl Gen<'_> {
             |s| {
                 let p = s.b.load_uniform(a.scores, at);
                 let (base, fine) = s.selected_row(a, at);
-                let v = s.load(a.latent, Some(base), column);
+                let (c, base) = (s.b.wide(c), s.b.wide(base));
+                let base = s.b.bin(Bin::Add, base, c);
+                let v = s.b.load(a.latent, Addr::Contig { base }, bound, 8);
                 let zero = s.b.f(0.0);
                 let v = s.b.select(fine, v, zero);
                 Ok(s.b.fma(p, v, acc))

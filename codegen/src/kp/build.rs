@@ -270,8 +270,8 @@ impl Builder {
     }
 
     pub fn store(&mut self, to: Place, addr: Addr, bound: Bound, value: Val) {
-        let value = match addr {
-            Addr::Uniform { .. } => value,
+        let value = match (addr, self.ty(value)) {
+            (Addr::Uniform { .. }, _) | (_, Ty::Lane(..)) => value,
             _ => self.splat(value, 1),
         };
         self.push(Stmt::Store { to, addr, bound, value });
