@@ -72,7 +72,7 @@ fn interpreted(m: &Module, weights: &Path) -> (Vec<f32>, Vec<i32>) {
     let checkpoint = Checkpoint::open(weights).unwrap();
     let weight = |decl: &WeightDecl| {
         let shape: Vec<u64> = decl.ty.shape.iter().map(|d| d.fixed().unwrap()).collect();
-        WeightRef::new(decl.ty.dtype().unwrap(), &shape, checkpoint.weight(decl).unwrap())
+        WeightRef::stored(decl.ty.format, &shape, checkpoint.weight(decl).unwrap(), checkpoint.scales(decl).unwrap())
     };
     let pool = m.states.iter().find_map(|s| match s.ty.kind {
         StateKind::Pool { pool, .. } => Some(pool as usize),

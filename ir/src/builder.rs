@@ -134,7 +134,8 @@ impl Builder {
 
     #[track_caller]
     pub fn matmul(&mut self, x: ValueId, w: ValueId) -> Result<ValueId, IrError> {
-        self.add(Op::MatMul { order: Order::Lanes }, &[x, w])
+        let order = self.ty(w).tensor().map_or(Order::Lanes, Order::of_rows);
+        self.add(Op::MatMul { order }, &[x, w])
     }
 
     pub fn output(&mut self, name: &str, value: ValueId) {

@@ -6,7 +6,7 @@ use crate::error::IrError;
 use crate::graph::Graph;
 use crate::op::{Op, ReduceKind};
 use crate::order::{Order, SEQUENTIAL_MAX};
-use crate::types::{DType, Dim, StateKind, TensorType, Type};
+use crate::types::{DType, Dim, Format, StateKind, TensorType, Type};
 
 use rule::Rule;
 
@@ -227,7 +227,7 @@ fn contraction(r: &Rule) -> Result<Type, IrError> {
             let (x, w) = (r.float(0)?, r.weight(1, 2)?);
             let Some(&k) = x.last() else { return Err(r.refuse("rank", "x is a scalar", "give x an axis")) };
             r.same(k, w.shape[1], "contracted axis")?;
-            r.order(*order, r.fixed(k, "K")?, "lanes", *order == Order::Lanes)?;
+            rows_order(r, *order, w)?;
             let mut out = x.to_vec();
             out[x.len() - 1] = w.shape[0];
             Ok(tensor(DType::F32, out))
@@ -251,6 +251,19 @@ fn contraction(r: &Rule) -> Result<Type, IrError> {
     }
 }
 
+/// The order of a contraction along the rows of `w`; an int4 weight has whole runs, each inside one group.
+fn rows_order(r: &Rule, order: Order, w: &TensorType) -> Result<(), IrError> {
+    let k = r.fixed(w.shape[w.rank() - 1], "K")?;
+    if let Format::Int4 { group, .. } = w.format
+        && (!matches!(group, 32 | 64 | 128) || !k.is_multiple_of(u64::from(group)))
+    {
+        let hint = "groups have 32, 64 or 128 inputs and fill the contracted axis; quantise the model so";
+        return Err(r.refuse("int4-group", format!("{k} inputs in groups of {group}"), hint));
+    }
+    let needed = Order::of_rows(w);
+    r.order(order, k, &needed.name(), order == needed)
+}
+
 fn grouped(r: &Rule) -> Result<Type, IrError> {
     let Op::GroupedMatMul { order } = r.op else { return Err(r.refuse("grouped", "another op", "internal")) };
     r.count(4)?;
@@ -267,7 +280,7 @@ fn grouped(r: &Rule) -> Result<Type, IrError> {
         r.rank(x, 2, "x")?;
     }
     r.same(k, w.shape[2], "contracted axis")?;
-    r.order(*order, r.fixed(k, "K")?, "lanes", *order == Order::Lanes)?;
+    rows_order(r, *order, w)?;
     Ok(tensor(DType::F32, vec![first, ids[1], w.shape[1]]))
 }
 

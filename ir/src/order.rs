@@ -1,7 +1,15 @@
 //! Orders of summation: which partial sums exist and how they combine. Equal orders give equal bits on every target.
 
+use crate::types::TensorType;
+
 /// Chains of [`Order::Lanes`]: 32 lanes of 8 components.
 pub const LANE_CHAINS: u64 = 256;
+/// Inputs of one run of [`Order::Runs`]: 16 bytes of int4, what a lane loads at once.
+pub const RUN: u64 = 32;
+/// Chains inside a run of [`Order::Runs`].
+pub const RUN_CHAINS: u64 = 8;
+/// Lanes over which runs are dealt.
+pub const RUN_LANES: u64 = 32;
 /// Longest sum that [`Order::Sequential`] serves (a small axis lives in registers).
 pub const SEQUENTIAL_MAX: u64 = 32;
 /// Selected rows in one attention split.
@@ -20,6 +28,12 @@ pub enum Order {
     /// 256 chains, element i in chain i mod 256. Chains c and c^4, then c^2, c^1 (components of a lane), then c^128,
     /// c^64, c^32, c^16, c^8 (lanes) are added pairwise; absent elements count as +0.
     Lanes,
+    /// Products with an int4 weight, n a multiple of 32: runs of 32 inputs, each inside one group of the weight. In a run
+    /// 8 chains (input mod 8) of x * (q - 8) by fma from +0, chains c and c^4, then c^2, c^1 are added; the run's sum p
+    /// goes to lane (run mod 32) by one fma, scale * p + lane, runs ascending from +0; lanes l and l + half are added,
+    /// half = 16, 8, 4, 2, 1. Absent runs of the last 32 count as +0. A group of 64 or 128 is 2 or 4 runs with one scale,
+    /// which lets every lane work whatever the group.
+    Runs,
     /// `chains` (a power of two) chains, element i in chain i mod `chains`; chain c and c + half are added, half =
     /// chains/2, chains/4, ..., 1.
     Strided(u32),
@@ -34,6 +48,11 @@ impl Order {
         if n <= SEQUENTIAL_MAX { Order::Sequential } else { Order::Lanes }
     }
 
+    /// Order of a contraction along contiguous rows of a weight.
+    pub fn of_rows(weight: &TensorType) -> Order {
+        if weight.is_int4() { Order::Runs } else { Order::Lanes }
+    }
+
     /// Order of a contraction whose terms stand in one lane: chains of at most 16 terms.
     pub fn of_strided(n: u64) -> Order {
         Order::Strided(n.div_ceil(16).max(1).next_power_of_two().min(1 << 20) as u32)
@@ -44,6 +63,7 @@ impl Order {
         match self {
             Order::Sequential => n,
             Order::Lanes => n.div_ceil(LANE_CHAINS) + 8,
+            Order::Runs => RUN / RUN_CHAINS + 3 + n.div_ceil(RUN * RUN_LANES) + 5,
             Order::Strided(c) => n.div_ceil(u64::from(c.max(1))) + u64::from(c.max(1).ilog2()),
             Order::Splits => SPLIT_ROWS / SPLIT_CHAINS + 3 + n.div_ceil(SPLIT_ROWS).div_ceil(SPLIT_WAVES) + 3,
         }
@@ -59,6 +79,7 @@ impl Order {
         match self {
             Order::Sequential => "sequential".into(),
             Order::Lanes => "lanes".into(),
+            Order::Runs => "runs".into(),
             Order::Strided(c) => format!("strided{c}"),
             Order::Splits => "splits".into(),
         }
@@ -69,6 +90,7 @@ impl Order {
         match s {
             "sequential" => Some(Order::Sequential),
             "lanes" => Some(Order::Lanes),
+            "runs" => Some(Order::Runs),
             "splits" => Some(Order::Splits),
             _ => {
                 let c: u32 = s.strip_prefix("strided")?.parse().ok()?;

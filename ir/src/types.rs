@@ -49,14 +49,41 @@ pub enum Packing {
     Rows,
 }
 
+/// Dtype of the scales of an int4 weight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ScaleType {
+    #[default]
+    F16,
+    Bf16,
+}
+
+impl ScaleType {
+    pub fn dtype(self) -> DType {
+        match self {
+            ScaleType::F16 => DType::F16,
+            ScaleType::Bf16 => DType::Bf16,
+        }
+    }
+
+    /// What the text form adds to the format: f16 is not named.
+    pub fn suffix(self) -> &'static str {
+        match self {
+            ScaleType::F16 => "",
+            ScaleType::Bf16 => ".bf16",
+        }
+    }
+}
+
 /// How elements are stored. Activations are `Plain`; weights may be packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Format {
     Plain(DType),
-    /// Symmetric int4 with one scale per `group` inputs.
+    /// Symmetric int4: element k of a row is (q - 8) times the scale of k / `group`, q the stored 4 bits. Words and
+    /// scales are two arrays; scales run as the words do, `[K/group, N]` or `[N, K/group]`.
     Int4 {
         group: u32,
         packing: Packing,
+        scales: ScaleType,
     },
     /// f8e4m3 with one f32 scale per block of `rows` x `cols`.
     F8Block {
@@ -123,6 +150,11 @@ impl TensorType {
         }
     }
 
+    /// True for weights in 4 bits.
+    pub fn is_int4(&self) -> bool {
+        matches!(self.format, Format::Int4 { .. })
+    }
+
     pub fn rank(&self) -> usize {
         self.shape.len()
     }
@@ -187,8 +219,13 @@ impl fmt::Display for TensorType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.format {
             Format::Plain(d) => f.write_str(d.name())?,
-            Format::Int4 { group, packing: Packing::GptqColumns } => write!(f, "int4.gptq.g{group}")?,
-            Format::Int4 { group, packing: Packing::Rows } => write!(f, "int4.rows.g{group}")?,
+            Format::Int4 { group, packing, scales } => {
+                let order = match packing {
+                    Packing::GptqColumns => "gptq",
+                    Packing::Rows => "rows",
+                };
+                write!(f, "int4.{order}.g{group}{}", scales.suffix())?;
+            }
             Format::F8Block { rows, cols } => write!(f, "f8e4m3.block{rows}x{cols}")?,
         }
         write_list(f, &self.shape)

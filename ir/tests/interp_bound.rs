@@ -9,10 +9,11 @@ use interp_support::{F, Net, POOL, R, Run, everything};
 use proptest::prelude::*;
 use unglue_ir::graph::ValueId;
 use unglue_ir::interp::bound::{BoundInputs, BoundOutputs, Bounded, BoundedTensor, Casts, accepts, eval_bounds};
+use unglue_ir::interp::draw::{Rng, draw_weight};
 use unglue_ir::interp::{Batch, Data, StateData, Tensor, WeightRef};
 use unglue_ir::op::{Binary, Op, ReduceKind, Unary};
 use unglue_ir::order::Order;
-use unglue_ir::types::{DType, Dim, Type};
+use unglue_ir::types::{DType, Dim, Format, Packing, ScaleType, Type};
 
 fn bounds(run: &Run, batch: &Batch, selections: &BTreeMap<ValueId, Tensor>) -> BoundOutputs {
     let inputs = run.inputs.iter().map(|(k, t)| (k.clone(), BoundedTensor::exact(t))).collect();
@@ -289,4 +290,48 @@ fn a_bound_with_optional_casts_holds_both_forms() {
     assert!(!takes("y", Casts::Optional, 2.0 * (one + ulp)));
     assert_eq!(of("wide", Casts::Optional)[1], Bounded { value: -2.0, error: 0.0 }, "a number of both dtypes");
     assert!(accepts(&of("wide", Casts::Optional)[2], DType::F32, f32::NAN));
+}
+
+/// Runs are within the bound of their order; a scale of the wrong group is not.
+#[test]
+fn int4_runs_are_bounded() {
+    let format = Format::Int4 { group: 32, packing: Packing::Rows, scales: ScaleType::F16 };
+    let mut n = Net::new(5);
+    let x = n.normal("x", DType::Bf16, &[R, F(1184)], 3);
+    let mut rng = Rng::new(5);
+    let stored = draw_weight(&mut rng, format, &[6, 1184]).unwrap();
+    let mut shifted = stored.clone();
+    let scales = shifted.scales.to_mut();
+    scales.rotate_left(2);
+    let w = n.weight("w", stored);
+    let z = n.op(Op::MatMul { order: Order::Runs }, &[x, w]);
+    n.output("z", z);
+    let mut run = n.finish();
+    let batch = Batch::new(&[(0, 0, 3)], 0);
+    let want = bounds(&run, &batch, &BTreeMap::new());
+    let inputs = run.inputs.clone();
+    let right = run.step(&inputs, &batch).unwrap();
+    assert_eq!(want.tensors["z"].first_wrong(&right["z"]), None);
+    run.weights.insert("w".into(), shifted);
+    let wrong = run.step(&inputs, &batch).unwrap();
+    assert_eq!(want.tensors["z"].first_wrong(&wrong["z"]), Some(0));
+}
+
+/// A run may overflow before its scale makes it small: then nothing is promised.
+#[test]
+fn int4_runs_may_overflow() {
+    let format = Format::Int4 { group: 32, packing: Packing::Rows, scales: ScaleType::F16 };
+    let mut n = Net::new(6);
+    let x = n.input("x", &[R, F(32)], Tensor::f32(&[1, 32], vec![3e38; 32]));
+    let tiny = half::f16::from_f32(1e-6).to_le_bytes();
+    let w = n.weight("w", WeightRef::stored(format, &[1, 32], vec![0; 16], tiny.to_vec()).unwrap());
+    let z = n.op(Op::MatMul { order: Order::Runs }, &[x, w]);
+    n.output("z", z);
+    let mut run = n.finish();
+    let batch = Batch::new(&[(0, 0, 1)], 0);
+    let want = bounds(&run, &batch, &BTreeMap::new());
+    let inputs = run.inputs.clone();
+    let got = run.step(&inputs, &batch).unwrap();
+    assert_eq!(got["z"].floats(), [f32::NEG_INFINITY]);
+    assert_eq!(want.tensors["z"].first_wrong(&got["z"]), None);
 }

@@ -10,7 +10,7 @@ use unglue_ir::interp::draw::{Rng, draw, draw_weight};
 use unglue_ir::interp::{Batch, Data, Dims, States, Tensor, WeightRef, run_module};
 use unglue_ir::module::{Arg, Call, InputDecl, Module, ModuleOutput, StateDecl, WeightDecl};
 use unglue_ir::op::{Binary, Domain, Op};
-use unglue_ir::types::{DType, Dim, StateKind, StateType, TensorType};
+use unglue_ir::types::{DType, Dim, Format, StateKind, StateType, TensorType};
 
 fn rows(n: u64) -> TensorType {
     TensorType::plain(DType::F32, vec![Dim::Rows, Dim::Fixed(n)])
@@ -132,7 +132,10 @@ fn draws_keep_to_their_domains() {
     assert!(mean.abs() < 0.03 && (square - 1.0).abs() < 0.03, "{mean} {square}");
     let x = draw(&mut rng, &TensorType::plain(DType::Bf16, vec![Dim::Rows]), Domain::Unit, &dims, &batch);
     assert!(matches!(&x.data, Data::F32(v) if v.iter().all(|x| (0.0..=1.0).contains(x))));
-    let w = draw_weight(&mut rng, DType::F16, &[3, 100]).unwrap();
+    let w = draw_weight(&mut rng, Format::Plain(DType::F16), &[3, 100]).unwrap();
     assert_eq!(w.bytes.len(), 600);
-    assert_eq!(draw_weight(&mut Rng::new(7), DType::F32, &[9]), draw_weight(&mut Rng::new(7), DType::F32, &[9]));
+    assert_eq!(
+        draw_weight(&mut Rng::new(7), Format::Plain(DType::F32), &[9]),
+        draw_weight(&mut Rng::new(7), Format::Plain(DType::F32), &[9])
+    );
 }

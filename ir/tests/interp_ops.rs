@@ -9,7 +9,7 @@ use unglue_ir::interp::{Batch, Tensor, WeightRef, maximum};
 use unglue_ir::math::{self, Scalar};
 use unglue_ir::op::{Binary, Domain, Op, ReduceKind, Unary};
 use unglue_ir::order::Order;
-use unglue_ir::types::{DType, Dim, StateKind, TensorType};
+use unglue_ir::types::{DType, Dim, Format, Packing, ScaleType, StateKind, TensorType};
 
 fn rows(n: usize) -> Batch {
     Batch::new(&[(0, 0, n)], 4)
@@ -123,6 +123,112 @@ fn matmul_decodes_every_plain_format() {
             .collect();
         assert_same(n.eval(y, &rows(m)).floats(), &want, dtype.name());
     }
+}
+
+/// The order in its own words: lanes of 32 chains of runs, each run's sum scaled once.
+fn naive_runs(x: &[f32], levels: &[f32], scale: impl Fn(usize) -> f32) -> f32 {
+    let mut lanes = [0.0f32; 32];
+    for run in 0..x.len().div_ceil(1024) * 32 {
+        let chain = |c: usize| {
+            let at = |j: usize| run * 32 + j * 8 + c;
+            (0..4).filter(|j| at(*j) < x.len()).fold(0.0f32, |sum, j| x[at(j)].mul_add(levels[at(j)], sum))
+        };
+        let pair = |c: usize| chain(c) + chain(c + 4);
+        let sum = (pair(0) + pair(2)) + (pair(1) + pair(3));
+        let s = if run * 32 < x.len() { scale(run * 32) } else { 0.0 };
+        lanes[run % 32] = s.mul_add(sum, lanes[run % 32]);
+    }
+    for half in [16, 8, 4, 2, 1] {
+        for l in 0..half {
+            lanes[l] += lanes[l + half];
+        }
+    }
+    lanes[0]
+}
+
+/// Words and scales of both packings, written out from levels and scales `[matrices, N, K]`, `[matrices, N, K/group]`.
+fn pack(columns: bool, [matrices, n, k]: [usize; 3], group: usize, levels: &[u8], scales: &[f32]) -> [Vec<u8>; 2] {
+    let entries = |per_row: usize, entry: &dyn Fn(usize, usize) -> Vec<u8>| -> Vec<u8> {
+        let mut out = Vec::new();
+        for m in 0..matrices {
+            let (outer, inner) = if columns { (per_row, n) } else { (n, per_row) };
+            for a in 0..outer {
+                for b in 0..inner {
+                    let (row, i) = if columns { (b, a) } else { (a, b) };
+                    out.extend(entry(m * n + row, i));
+                }
+            }
+        }
+        out
+    };
+    let word = |row: usize, i: usize| {
+        let nibble = |j: usize| u32::from(levels[row * k + 8 * i + j]) << (4 * j);
+        (0..8).map(nibble).sum::<u32>().to_le_bytes().to_vec()
+    };
+    let scale = |row: usize, g: usize| half::f16::from_f32(scales[row * k / group + g]).to_le_bytes().to_vec();
+    [entries(k / 8, &word), entries(k / group, &scale)]
+}
+
+#[test]
+fn int4_in_both_packings() {
+    for (packing, group, k) in [
+        (Packing::GptqColumns, 128, 384),
+        (Packing::Rows, 32, 96),
+        (Packing::GptqColumns, 64, 1024),
+        (Packing::Rows, 128, 2176),
+    ] {
+        let (matrices, n, m) = (3usize, 5usize, 2usize);
+        let mut net = Net::new(11);
+        let x = net.normal("x", DType::Bf16, &[R, F(k as u64)], m);
+        let levels: Vec<u8> =
+            net.normals(matrices * n * k).iter().map(|v| (v * 4.0 + 8.0).clamp(0.0, 15.0) as u8).collect();
+        let scales: Vec<f32> =
+            net.normals(matrices * n * k / group).iter().map(|s| half::f16::from_f32(*s).to_f32()).collect();
+        assert!(scales.iter().any(|s| *s < 0.0) && levels.contains(&0) && levels.contains(&15));
+        let [words, packed] = pack(packing == Packing::GptqColumns, [matrices, n, k], group, &levels, &scales);
+        let format = Format::Int4 { group: group as u32, packing, scales: ScaleType::F16 };
+        let shape = [matrices, n, k].map(|d| d as u64);
+        let stored = WeightRef::stored(format, &shape, words, packed).unwrap();
+        let value = |i: usize| (f32::from(levels[i]) - 8.0) * scales[i / group];
+        assert_same(stored.to_tensor().floats(), &(0..levels.len()).map(value).collect::<Vec<_>>(), "decoded");
+        let rows_packed = pack(false, [matrices, n, k], group, &levels, &scales);
+        let (words, packed) = stored.by_rows();
+        assert_eq!([words.into_owned(), packed.into_owned()], rows_packed, "what devices hold");
+
+        let (ids, slots) = ([0, 3, 2, -1], [1, 0, -1, 2]);
+        let i = net.input("ids", &[R, F(2)], Tensor::i32(&[2, 2], ids.to_vec()));
+        let s = net.input("slots", &[F(4)], Tensor::i32(&[4], slots.to_vec()));
+        let xs = net.inputs["x"].floats().to_vec();
+        let w = net.weight("w", stored);
+        let y = net.op(Op::GroupedMatMul { order: Order::Runs }, &[x, i, s, w]);
+        let mut want = Vec::new();
+        for (c, id) in ids.iter().enumerate() {
+            for col in 0..n {
+                let slot = usize::try_from(*id).ok().and_then(|id| usize::try_from(slots[id]).ok());
+                want.push(slot.map_or(0.0, |slot| {
+                    let row = (slot * n + col) * k;
+                    let line: Vec<f32> = levels[row..row + k].iter().map(|q| f32::from(*q) - 8.0).collect();
+                    naive_runs(&xs[c / 2 * k..][..k], &line, |at| scales[(row + at) / group])
+                }));
+            }
+        }
+        assert_same(net.eval(y, &rows(m)).floats(), &want, &format!("{packing:?} {group}"));
+    }
+}
+
+#[test]
+fn int4_bytes_must_fit() {
+    let format = Format::Int4 { group: 32, packing: Packing::Rows, scales: ScaleType::F16 };
+    let stored = |shape: &[u64], words: usize, scales: usize| {
+        WeightRef::stored(format, shape, vec![0; words], vec![0; scales]).map(|_| ())
+    };
+    stored(&[2, 64], 64, 8).unwrap();
+    stored(&[2, 64], 60, 8).unwrap_err();
+    stored(&[2, 64], 64, 6).unwrap_err();
+    // Groups must fill a row, and sizes must not wrap.
+    stored(&[2, 48], 48, 6).unwrap_err();
+    stored(&[u64::MAX, 32], 0, 0).unwrap_err();
+    stored(&[64], 32, 4).unwrap_err();
 }
 
 #[test]

@@ -6,15 +6,28 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use unglue_ir::module::{Module, Source, WeightDecl};
+use unglue_ir::types::DType;
 
 use crate::assembly::source_names;
 use crate::error::ModelError;
+use crate::int4_tensors;
 use crate::safetensors::{SafeTensors, Stored, TensorView};
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 /// Endings of tensors that only quantised checkpoints hold.
-const QUANTISED: [&str; 6] = [".qweight", ".qzeros", ".scales", ".weight_scale_inv", ".weight_packed", ".weight_scale"];
+const QUANTISED: [&str; 10] = [
+    ".qweight",
+    ".qzeros",
+    ".scales",
+    ".g_idx",
+    ".weight_scale_inv",
+    ".weight_packed",
+    ".weight_scale",
+    ".weight_shape",
+    ".weight_zero_point",
+    ".weight_g_idx",
+];
 
 /// Checkpoint tensors that a module leaves out on purpose.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -97,7 +110,7 @@ impl Checkpoint {
         file.map_or_else(|| self.dir.clone(), |f| f.path().to_path_buf())
     }
 
-    fn refuse(&self, tensor: &str, rule: &'static str, found: String, needed: String) -> ModelError {
+    pub(crate) fn refuse(&self, tensor: &str, rule: &'static str, found: String, needed: String) -> ModelError {
         ModelError::Tensor { path: self.file_of(tensor), tensor: tensor.into(), rule, found, needed }
     }
 
@@ -107,17 +120,20 @@ impl Checkpoint {
     /// The first tensor that is missing, of another dtype or shape, or unknown.
     pub fn check_against(&self, module: &Module, skip: &SkipRules) -> Result<(), ModelError> {
         let kept = || self.names().filter(|n| !skip.skips(n));
-        if let Some(name) = kept().find(|n| QUANTISED.iter().any(|q| n.ends_with(q))) {
+        let beside = int4_tensors::check(self, module)?;
+        let mut known: BTreeSet<&str> = source_names(module);
+        known.extend(beside.iter().map(String::as_str));
+        let quantised = |n: &&str| !known.contains(n) && QUANTISED.iter().any(|q| n.ends_with(q));
+        if let Some(name) = kept().find(quantised) {
             return Err(ModelError::Unsupported {
                 what: format!("quantised checkpoint {}", self.dir.display()),
                 found: format!("tensor `{name}`"),
-                supported: "BF16 checkpoints".into(),
+                supported: "BF16 checkpoints, and routed experts in int4 as `quantization_config` declares them".into(),
             });
         }
         for source in module.weights.iter().flat_map(|w| &w.sources) {
             self.source(source)?;
         }
-        let known: BTreeSet<&str> = source_names(module);
         match kept().find(|n| !known.contains(n)) {
             None => Ok(()),
             Some(name) => {
@@ -141,17 +157,35 @@ impl Checkpoint {
         Ok(t)
     }
 
-    /// The bytes of a weight: its sources, viewed, sliced and joined. One whole source is not copied.
+    /// The bytes of a plain weight, or the words of an int4 one: its sources, viewed, sliced and joined. One whole source
+    /// is not copied.
     ///
     /// # Errors
     /// A source is missing or of another type, or the declaration does not fit itself.
     pub fn weight(&self, decl: &WeightDecl) -> Result<Cow<'_, [u8]>, ModelError> {
-        if let [source] = decl.sources.as_slice()
+        self.joined(decl.sources.iter().filter(|s| !is_scales(decl, s)))
+    }
+
+    /// The scales of an int4 weight, joined; nothing for plain ones.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::weight`].
+    pub fn scales(&self, decl: &WeightDecl) -> Result<Cow<'_, [u8]>, ModelError> {
+        self.joined(decl.sources.iter().filter(|s| is_scales(decl, s)))
+    }
+
+    fn joined<'s>(&self, sources: impl Iterator<Item = &'s Source>) -> Result<Cow<'_, [u8]>, ModelError> {
+        let sources: Vec<&Source> = sources.collect();
+        if let [source] = sources.as_slice()
             && source.slice.is_none()
         {
             return Ok(Cow::Borrowed(self.source(source)?.bytes));
         }
-        Ok(Cow::Owned(self.runs(decl)?.concat()))
+        let mut all = Vec::new();
+        for source in sources {
+            all.extend(self.parts(source)?);
+        }
+        Ok(Cow::Owned(all.concat()))
     }
 
     /// The bytes of a weight as contiguous runs of the mapped files, in order: for packers, which copy nothing twice.
@@ -161,12 +195,21 @@ impl Checkpoint {
     pub fn runs(&self, decl: &WeightDecl) -> Result<Vec<&[u8]>, ModelError> {
         let mut all = Vec::new();
         for source in &decl.sources {
-            let broken =
-                || self.refuse(&source.tensor, "view", format!("{:?}", source.view), "a view of the tensor".into());
-            all.extend(slice_bytes(source, self.source(source)?.bytes).ok_or_else(broken)?);
+            all.extend(self.parts(source)?);
         }
         Ok(all)
     }
+
+    fn parts(&self, source: &Source) -> Result<Vec<&[u8]>, ModelError> {
+        let broken =
+            || self.refuse(&source.tensor, "view", format!("{:?}", source.view), "a view of the tensor".into());
+        slice_bytes(source, self.source(source)?.bytes).ok_or_else(broken)
+    }
+}
+
+/// Words of an int4 weight are i32, scales are not.
+fn is_scales(decl: &WeightDecl, source: &Source) -> bool {
+    decl.ty.is_int4() && source.dtype != DType::I32
 }
 
 /// The contiguous runs of a source's part; `None` if view or slice do not fit the bytes.

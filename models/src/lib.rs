@@ -9,7 +9,9 @@ pub mod checkpoint;
 pub mod config;
 pub mod error;
 pub mod glm5_next;
+mod int4_tensors;
 pub mod maths;
+mod quantisation;
 pub mod safetensors;
 
 pub use assembly::{Activation, Built, Tap, Trunk};

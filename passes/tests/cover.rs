@@ -198,7 +198,7 @@ fn check_bits(declared: &Graph, c: &BodyCover) {
     for (name, id) in declared.weights() {
         let t = declared.ty(id).tensor().unwrap();
         let shape: Vec<u64> = t.shape.iter().map(|d| d.fixed().unwrap()).collect();
-        weights.insert(name.to_owned(), draw_weight(&mut rng, t.dtype().unwrap(), &shape).unwrap());
+        weights.insert(name.to_owned(), draw_weight(&mut rng, t.format, &shape).unwrap());
     }
     let world = World { batch, weights };
     let new_states =

@@ -236,7 +236,7 @@ pub struct Weight {
     pub sources: Vec<Source>,
 }
 
-/// Part of one checkpoint tensor, contiguous and row-major after slicing.
+/// Part of one checkpoint tensor, contiguous and row-major after slicing and transposing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Source {
@@ -250,6 +250,9 @@ pub struct Source {
     pub view: Vec<u64>,
     /// The part of the view that is taken; all of it without.
     pub slice: Option<Slice>,
+    /// The view is `[K, N]` and its transpose `[N, K]` is taken, as for words and scales of GPTQ checkpoints. Excludes a
+    /// slice.
+    pub transposed: bool,
 }
 
 /// `start .. start + len` of axis `axis` of a view.

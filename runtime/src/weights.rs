@@ -7,10 +7,10 @@ use crate::layout::{array_bytes, product};
 use crate::manifest::{Source, Weight};
 use crate::{Result, RuntimeError};
 
-/// Gives the bytes of a source: the tensor, viewed and sliced, row-major. [`slice_tensor`] makes them from the whole.
+/// Gives the bytes of a source: the tensor, viewed and sliced or transposed, row-major. [`slice_tensor`] makes them from the whole.
 pub type WeightProvider<'a> = dyn Fn(&Source) -> std::result::Result<Cow<'a, [u8]>, String> + 'a;
 
-/// The bytes of `source`, given the whole tensor. Borrows where the slice is contiguous.
+/// The bytes of `source`, given the whole tensor. Borrows where they are contiguous.
 pub fn slice_tensor<'a>(full: &'a [u8], source: &Source) -> std::result::Result<Cow<'a, [u8]>, String> {
     let bytes = array_bytes(&source.shape, source.dtype, &source.tensor).map_err(|e| e.to_string())?;
     if full.len() as u64 != bytes {
@@ -20,6 +20,9 @@ pub fn slice_tensor<'a>(full: &'a [u8], source: &Source) -> std::result::Result<
             source.shape,
             source.dtype
         ));
+    }
+    if source.transposed {
+        return transpose(full, source).map(Cow::Owned);
     }
     let Some(slice) = source.slice else { return Ok(Cow::Borrowed(full)) };
     let axis = slice.axis as usize;
@@ -43,6 +46,31 @@ pub fn slice_tensor<'a>(full: &'a [u8], source: &Source) -> std::result::Result<
     let mut out = Vec::with_capacity(full.len() / row * (to - from));
     full.chunks_exact(row).for_each(|chunk| out.extend_from_slice(&chunk[from..to]));
     Ok(Cow::Owned(out))
+}
+
+/// Columns that are gathered in one pass over the rows: what a pass writes stays in cache.
+const COLUMNS: usize = 64;
+
+/// `[a, b]` as `[b, a]`.
+fn transpose(full: &[u8], source: &Source) -> std::result::Result<Vec<u8>, String> {
+    let [rows, columns] = source.view.as_slice() else {
+        return Err(format!("a transposed view {:?}, which is no matrix", source.view));
+    };
+    let (size, rows, columns) = (source.dtype.bytes() as usize, *rows as usize, *columns as usize);
+    let same = rows.checked_mul(columns).and_then(|n| n.checked_mul(size)) == Some(full.len());
+    if !same || source.slice.is_some() {
+        return Err(format!("transposed view {:?} of shape {:?}", source.view, source.shape));
+    }
+    let mut out = vec![0; full.len()];
+    for first in (0..columns).step_by(COLUMNS) {
+        for (r, row) in full.chunks_exact(columns * size).enumerate() {
+            for c in first..columns.min(first + COLUMNS) {
+                let to = (c * rows + r) * size;
+                out[to..to + size].copy_from_slice(&row[c * size..(c + 1) * size]);
+            }
+        }
+    }
+    Ok(out)
 }
 
 /// Bytes of a source after slicing.

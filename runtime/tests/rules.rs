@@ -64,6 +64,7 @@ refusals! {
     source_tensor: "tensor name", m => m.weights[0].sources[0].tensor.clear();
     source_huge: "size", m => m.weights[0].sources[0].shape = vec![HUGE, 2];
     source_view: "view size", m => m.weights[0].sources[0].view[0] = 3;
+    source_transposed: "transposed source", m => m.weights[0].sources[0].transposed = true;
     slice_axis: "slice axis", m => m.weights[0].sources[0].slice = Some(Slice { axis: 3, start: 0, len: 1 });
     slice_range: "slice range", m => m.weights[0].sources[0].slice = Some(Slice { axis: 1, start: 7, len: 2 });
     slice_overflow: "slice range", m => m.weights[0].sources[0].slice = Some(Slice { axis: 1, start: u64::MAX, len: 2 });
@@ -146,6 +147,7 @@ fn slices_are_cut_from_the_whole_tensor() {
         shape: vec![4, 6],
         view: view.to_vec(),
         slice,
+        transposed: false,
     };
     let cut = |view: &[u64], axis, start, len| {
         slice_tensor(&full, &source(view, Some(Slice { axis, start, len }))).map(Cow::into_owned)
@@ -154,6 +156,11 @@ fn slices_are_cut_from_the_whole_tensor() {
     assert_eq!(cut(&[4, 6], 0, 1, 2).unwrap(), full[12..36]);
     assert_eq!(cut(&[2, 3, 4], 1, 2, 1).unwrap(), [&full[16..24], &full[40..48]].concat());
     assert_eq!(cut(&[2, 12], 1, 11, 1).unwrap(), [22, 23, 46, 47]);
+    let turned = Source { transposed: true, ..source(&[2, 12], None) };
+    let columns: Vec<u8> = (0..12).flat_map(|c| [2 * c, 2 * c + 1, 24 + 2 * c, 25 + 2 * c]).collect();
+    assert_eq!(slice_tensor(&full, &turned).unwrap(), columns);
+    slice_tensor(&full, &Source { view: vec![2, 3, 4], ..turned.clone() }).unwrap_err();
+    slice_tensor(&full, &Source { slice: Some(Slice { axis: 0, start: 0, len: 1 }), ..turned }).unwrap_err();
     cut(&[2, 12], 2, 0, 1).unwrap_err();
     cut(&[2, 12], 1, 12, 1).unwrap_err();
     cut(&[2, 13], 1, 0, 1).unwrap_err();

@@ -6,10 +6,12 @@ use std::sync::Arc;
 
 use unglue_models::checkpoint::Checkpoint;
 use unglue_models::safetensors::Stored;
+#[cfg(feature = "compile")]
+use unglue_runtime::Hook;
 use unglue_runtime::manifest::{MANIFEST_FILE, Manifest, Mem, Source};
 use unglue_runtime::{
-    BufferReader, Bundle, Feed, Geometry, Hook, LaunchEvent, LogitRows, RuntimeError, SequenceState, Session,
-    SessionOptions, slice_tensor,
+    BufferReader, Bundle, Feed, Geometry, LaunchEvent, LogitRows, RuntimeError, SequenceState, Session, SessionOptions,
+    slice_tensor,
 };
 
 use super::dump::{Array, Dump};
@@ -61,6 +63,7 @@ impl OnDevice {
 }
 
 impl OnDevice {
+    #[cfg(feature = "compile")]
     /// Feeds the next ids with a look at each launch.
     pub fn observed(&mut self, ids: &[i32], hook: &mut Hook<'_>) -> Result<(), CliError> {
         let mut feeds = [Feed { seq: &mut self.sequence, ids, logits: LogitRows::All }];

@@ -69,6 +69,7 @@ impl Interpreter {
         Interpreter { module, checkpoint, states, len: 0, pool, taps: BTreeMap::new() }
     }
 
+    #[cfg(feature = "compile")]
     /// Feeds the next ids with a look at every value; the module's results, with logits of all rows.
     pub fn observed(
         &mut self,
@@ -117,10 +118,10 @@ fn weight<'a>(checkpoint: &'a Checkpoint, decl: &WeightDecl) -> Result<WeightRef
         hint: "give the checkpoint of this config",
     };
     let shape: Option<Vec<u64>> = decl.ty.shape.iter().map(|d| d.fixed()).collect();
-    let (Some(shape), Some(dtype)) = (shape, decl.ty.dtype()) else {
-        return Err(refuse("a weight without a fixed plain type".into()));
-    };
-    WeightRef::new(dtype, &shape, checkpoint.weight(decl).map_err(|e| refuse(e.to_string()))?)
+    let Some(shape) = shape else { return Err(refuse("a weight without a fixed shape".into())) };
+    let (bytes, scales) = (checkpoint.weight(decl), checkpoint.scales(decl));
+    let told = |e: unglue_models::ModelError| refuse(e.to_string());
+    WeightRef::stored(decl.ty.format, &shape, bytes.map_err(told)?, scales.map_err(told)?)
 }
 
 impl Engine for Interpreter {

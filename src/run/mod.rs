@@ -87,6 +87,7 @@ impl Work {
         Ok(())
     }
 
+    #[cfg(feature = "compile")]
     pub fn ids(&self) -> &[i32] {
         &self.ids
     }

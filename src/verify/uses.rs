@@ -33,6 +33,7 @@ pub fn uses(case: &Case, graph: &Graph) -> Result<Vec<Use>, CliError> {
     };
     add(&i.inputs, Use::Input);
     add(&i.weights, Use::Weight);
+    add(&i.scales, Use::Scales);
     add(&i.states, Use::State);
     add(&i.outputs, Use::Output);
     let unknown = |n: usize| CliError::Input {

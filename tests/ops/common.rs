@@ -246,6 +246,7 @@ impl<'a> Step<'a> {
                 .iter()
                 .map(|u| match u {
                     Use::Input(name) | Use::Weight(name) | Use::State(name) => of(&kernel.reads, name),
+                    Use::Scales(name) => panic!("{}: {name} is int4", kernel.name),
                     Use::Output(name) => of(&kernel.writes, name),
                     Use::Step(s) => buffer(self.step[s]),
                     Use::Scalar(s) => ArgValue::Scalar(self.scalar(*s, number)),

@@ -65,7 +65,11 @@ pub struct Case {
 
 impl Case {
     pub fn of(name: &str) -> Case {
-        let text = std::fs::read_to_string(Path::new(MODEL).join("expected.json")).unwrap();
+        Case::in_folder(MODEL, name)
+    }
+
+    pub fn in_folder(model: &str, name: &str) -> Case {
+        let text = std::fs::read_to_string(Path::new(model).join("expected.json")).unwrap();
         let info: Value = serde_json::from_str(&text).unwrap();
         let c = &info["cases"][name];
         let ids = |v: &Value| v.as_array().unwrap().iter().map(|i| i.as_i64().unwrap() as i32).collect();

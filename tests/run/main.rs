@@ -7,6 +7,7 @@ mod bits;
 mod common;
 mod errors;
 mod golden;
+mod int4;
 mod numerics;
 mod session;
 mod tap;

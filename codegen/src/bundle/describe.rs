@@ -49,6 +49,7 @@ fn interface(uses: &[Use]) -> manifest::Interface {
         match of {
             Use::Input(n) => out.inputs.push(port(n)),
             Use::Weight(n) => out.weights.push(port(n)),
+            Use::Scales(n) => out.scales.push(port(n)),
             Use::State(n) => out.states.push(port(n)),
             Use::Output(n) => out.outputs.push(port(n)),
             Use::Step(_) | Use::Scalar(_) => {}

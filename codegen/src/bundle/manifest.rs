@@ -2,7 +2,7 @@
 
 use unglue_ir::module::{Module, WeightDecl};
 use unglue_ir::op::Domain;
-use unglue_ir::types::{DType, Dim, StateKind, TensorType};
+use unglue_ir::types::{DType, Dim, Format, Packing, StateKind, TensorType};
 use unglue_passes::plan::{Arg, BucketPlan, Launch, Plan, Role};
 use unglue_runtime::manifest as m;
 
@@ -42,21 +42,43 @@ fn fixed(ty: &TensorType, what: &str) -> Result<Vec<u64>, CodegenError> {
     ty.shape.iter().map(|d| d.fixed().ok_or_else(|| refuse(what, format!("symbolic extent {d}")))).collect()
 }
 
-fn weight(w: &WeightDecl) -> Result<m::Weight, CodegenError> {
-    let sources = w
-        .sources
-        .iter()
-        .map(|s| {
-            Ok(m::Source {
-                tensor: s.tensor.clone(),
-                dtype: mem(Some(s.dtype), &s.tensor)?,
-                shape: s.shape.clone(),
-                view: s.view.clone(),
-                slice: s.slice.as_ref().map(|c| m::Slice { axis: c.axis, start: c.start, len: c.len }),
-            })
-        })
-        .collect::<Result<_, CodegenError>>()?;
-    Ok(m::Weight { name: w.name.clone(), mem: mem(w.ty.dtype(), &w.name)?, shape: fixed(&w.ty, &w.name)?, sources })
+fn source(s: &unglue_ir::module::Source, transposed: bool) -> Result<m::Source, CodegenError> {
+    Ok(m::Source {
+        tensor: s.tensor.clone(),
+        dtype: mem(Some(s.dtype), &s.tensor)?,
+        shape: s.shape.clone(),
+        view: s.view.clone(),
+        slice: s.slice.as_ref().map(|c| m::Slice { axis: c.axis, start: c.start, len: c.len }),
+        transposed,
+    })
+}
+
+/// The buffers of a weight: its elements, or words and scales of int4, whose rows are brought together.
+fn buffers(w: &WeightDecl) -> Result<Vec<m::Weight>, CodegenError> {
+    let all = fixed(&w.ty, &w.name)?;
+    let Format::Int4 { group, packing, scales } = w.ty.format else {
+        let sources = w.sources.iter().map(|s| source(s, false)).collect::<Result<_, _>>()?;
+        return Ok(vec![m::Weight { name: w.name.clone(), mem: mem(w.ty.dtype(), &w.name)?, shape: all, sources }]);
+    };
+    let part = |name: String, dtype: DType, per: u64| {
+        let sources = w.sources.iter().filter(|s| s.dtype == dtype);
+        let sources = sources.map(|s| source(s, packing == Packing::GptqColumns)).collect::<Result<_, _>>()?;
+        let mut shape = all.clone();
+        shape.iter_mut().rev().take(1).for_each(|k| *k /= per.max(1));
+        Ok(m::Weight { name, mem: mem(Some(dtype), &w.name)?, shape, sources })
+    };
+    let words = part(w.name.clone(), DType::I32, 8)?;
+    Ok(vec![words, part(format!("{}.scales", w.name), scales.dtype(), u64::from(group))?])
+}
+
+/// The manifest's weights, and the number of each module weight's first buffer.
+fn weights(module: &Module) -> Result<(Vec<m::Weight>, Vec<u32>), CodegenError> {
+    let (mut all, mut first) = (Vec::new(), Vec::new());
+    for w in &module.weights {
+        first.push(all.len() as u32);
+        all.extend(buffers(w)?);
+    }
+    Ok((all, first))
 }
 
 /// `layer<i>.<role>` to its parts.
@@ -83,14 +105,16 @@ fn state(s: &unglue_ir::module::StateDecl) -> Result<m::State, CodegenError> {
     Ok(m::State { name: s.name.clone(), layer, role, kind, mem: mem(Some(s.ty.dtype), &s.name)? })
 }
 
-/// What each module input is to the runtime.
+/// What each module input and weight is to the runtime.
 struct Inputs {
     args: Vec<m::Arg>,
     slot_tables: Vec<m::SlotTable>,
+    /// Number of each module weight's first buffer.
+    weights: Vec<u32>,
 }
 
-fn inputs(module: &Module) -> Result<Inputs, CodegenError> {
-    let mut out = Inputs { args: vec![], slot_tables: vec![] };
+fn inputs(module: &Module, weights: Vec<u32>) -> Result<Inputs, CodegenError> {
+    let mut out = Inputs { args: vec![], slot_tables: vec![], weights };
     for input in &module.inputs {
         let layer =
             input.name.strip_prefix("layer").and_then(|r| r.strip_suffix(".slots")).and_then(|n| n.parse().ok());
@@ -146,7 +170,7 @@ fn launch(plan: &Plan, l: &Launch, kernels: &[Compiled], inputs: &Inputs) -> Res
     let value = |role: Role, name: &str| -> Result<m::Arg, CodegenError> {
         let arg = index.get(&(role, name)).and_then(|i| l.args.get(*i));
         Ok(match arg {
-            Some(Arg::Weight(i)) => m::Arg::Weight(*i),
+            Some(Arg::Weight(i)) => m::Arg::Weight(inputs.weights[*i as usize]),
             Some(Arg::State(i)) => m::Arg::State(*i),
             Some(Arg::Buffer(i)) => m::Arg::Buffer(*i),
             Some(Arg::Input(i)) => inputs.args[*i as usize],
@@ -160,6 +184,11 @@ fn launch(plan: &Plan, l: &Launch, kernels: &[Compiled], inputs: &Inputs) -> Res
         .map(|of| match of {
             Use::Input(n) => value(Role::Input, n),
             Use::Weight(n) => value(Role::Weight, n),
+            // They follow the words.
+            Use::Scales(n) => Ok(match value(Role::Weight, n)? {
+                m::Arg::Weight(i) => m::Arg::Weight(i + 1),
+                other => other,
+            }),
             Use::State(n) => value(Role::State, n),
             Use::Output(n) => value(Role::Output, n),
             Use::Step(s) => Ok(m::Arg::Input(step_input(*s))),
@@ -215,14 +244,15 @@ pub fn manifest(
     model: m::Model,
     options: m::Options,
 ) -> Result<m::Manifest, CodegenError> {
-    let inputs = inputs(module)?;
+    let (weights, first) = weights(module)?;
+    let inputs = inputs(module, first)?;
     Ok(m::Manifest {
         format: m::FORMAT.into(),
         version: m::VERSION,
         model,
         options,
         parts: vec![],
-        weights: module.weights.iter().map(weight).collect::<Result<_, _>>()?,
+        weights,
         states: module.states.iter().map(state).collect::<Result<_, _>>()?,
         buffers: plan
             .buffers

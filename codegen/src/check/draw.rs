@@ -7,7 +7,7 @@ use unglue_ir::graph::Graph;
 use unglue_ir::interp::draw::{Rng, draw, draw_weight};
 use unglue_ir::interp::{Batch, Data, Dims, Tensor, WeightRef};
 use unglue_ir::op::{Domain, Op};
-use unglue_ir::types::{DType, Dim, TensorType, Type};
+use unglue_ir::types::{DType, Dim, Format, TensorType, Type};
 use unglue_passes::schedule::Bucket;
 
 use super::{Drawn, Paging, state};
@@ -56,11 +56,9 @@ pub(super) fn draw_all<'a>(g: &Graph, bucket: &Bucket, seed: u64) -> Result<Draw
             }
             (Op::Weight { name }, Type::Tensor(t)) => {
                 let shape: Vec<u64> = t.shape.iter().map(|d| d.fixed().unwrap_or(1)).collect();
-                let dtype = t.dtype().unwrap_or(DType::F32);
-                let value = if flavour.ties {
-                    coarse_weight(&mut rng, dtype, &shape)?
-                } else {
-                    draw_weight(&mut rng, dtype, &shape)?
+                let value = match t.format {
+                    Format::Plain(dtype) if flavour.ties => coarse_weight(&mut rng, dtype, &shape)?,
+                    format => draw_weight(&mut rng, format, &shape)?,
                 };
                 drawn.weights.insert(name.clone(), value);
             }

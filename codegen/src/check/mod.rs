@@ -254,7 +254,8 @@ impl Run<'_, '_> {
                 bytes.resize((per_row * self.subject.bucket.rows_max as usize).max(bytes.len()), PATTERN);
                 bytes
             }
-            Use::Weight(name) => d.weights.get(name).ok_or_else(|| missing(name))?.bytes.to_vec(),
+            Use::Weight(name) => d.weights.get(name).ok_or_else(|| missing(name))?.by_rows().0.into_owned(),
+            Use::Scales(name) => d.weights.get(name).ok_or_else(|| missing(name))?.by_rows().1.into_owned(),
             Use::State(name) => {
                 let s = d.states.get(name).ok_or_else(|| missing(name))?;
                 d.paged().to_device(s, self.state_dtype(name))

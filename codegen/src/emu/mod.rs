@@ -40,7 +40,7 @@ pub mod step;
 #[cfg(feature = "llvm")]
 pub mod wave;
 
-pub use count::{CountReport, Counts};
+pub use count::{Class, CountReport, Counts, Traffic};
 #[cfg(feature = "llvm")]
 pub use device::{EmuDevice, EmuOptions};
 #[cfg(feature = "llvm")]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use unglue_ir::graph::{Graph, ValueId};
 use unglue_ir::op::Op;
-use unglue_ir::types::{DType, Type};
+use unglue_ir::types::{DType, Format, Type};
 
 use crate::kp::build::Builder;
 use crate::kp::{Access, Mem, Place, Val};
@@ -41,7 +41,10 @@ pub enum StepScalar {
 pub enum Use {
     /// A leaf of the kernel's graph (`input`, `weight` or `state`), by its name.
     Input(String),
+    /// Elements, or the words of an int4 weight: i32 `[.., N, K/8]`.
     Weight(String),
+    /// Scales of an int4 weight, `[.., N, K/group]`, by the weight's name.
+    Scales(String),
     State(String),
     /// A tensor output of the kernel's graph, by its name.
     Output(String),
@@ -95,6 +98,7 @@ impl Interface {
     /// Parameter of a leaf. A state is one buffer for its old and new versions.
     pub fn leaf(&mut self, b: &mut Builder, g: &Graph, id: ValueId) -> Option<(Place, Mem)> {
         let mem = match g.ty(id) {
+            Type::Tensor(t) if t.is_int4() => Mem::I32,
             Type::Tensor(t) => mem_of(t.dtype()?)?,
             Type::State(s) => mem_of(s.dtype)?,
             Type::Tuple(_) => return None,
@@ -109,6 +113,17 @@ impl Interface {
             _ => return None,
         };
         Some((self.buffer(b, of, &name, mem, access), mem))
+    }
+
+    /// Parameter of an int4 weight's scales.
+    pub fn scales(&mut self, b: &mut Builder, g: &Graph, id: ValueId) -> Option<(Place, u32)> {
+        let (Op::Weight { name }, Format::Int4 { group, scales, .. }) = (&g.node(id).op, g.ty(id).tensor()?.format)
+        else {
+            return None;
+        };
+        let mem = mem_of(scales.dtype())?;
+        let place = self.buffer(b, Use::Scales(name.clone()), &format!("s_{name}"), mem, Access::Read);
+        Some((place, group))
     }
 
     pub fn output(&mut self, b: &mut Builder, name: &str, mem: Mem) -> Place {

@@ -11,6 +11,7 @@ mod eval;
 mod finish;
 mod index;
 mod interface;
+mod packed;
 mod row;
 mod scope;
 mod scores;

@@ -14,6 +14,7 @@ use unglue_passes::schedule::{Label, Segment, Skinny, YAxis, strip_reshapes};
 
 use super::Stream;
 use super::index::{Ix, flatten};
+use super::packed::{self, INT4_PER_WORD, Packed};
 use super::{Gen, Kept, Res, StepScalar};
 use crate::kp::{Addr, Bin, Bound, Cmp, LANES, Mem, Place, Reduce, Val};
 
@@ -23,15 +24,19 @@ const CHUNK: u64 = 256;
 const WIDE_ELEMENTS: u64 = 1 << 29;
 
 /// One contraction for one wave: where its weight and its operand start.
-struct Lines {
-    k: u64,
-    weight: Place,
+pub(super) struct Lines {
+    pub k: u64,
+    pub weight: Place,
+    /// Elements of a weight row: k, or its words if it is int4.
+    row_len: u64,
     row_bytes: u64,
-    /// First element of the output's weight row is `base + n * k`.
+    /// First element of the output's weight row is `base + n * row_len`.
     weight_base: Option<Val>,
-    x: Place,
+    /// Scales of an int4 weight.
+    packed: Option<Packed>,
+    pub x: Place,
     /// First element of each unrolled row's operand.
-    x_bases: Vec<Val>,
+    pub x_bases: Vec<Val>,
     /// The expert has a slot; `None` if there is no choice.
     valid: Option<Val>,
     wide: bool,
@@ -263,14 +268,16 @@ impl Gen<'_> {
         let (weight, mem) = self.leaf(strip_reshapes(self.g, w))?;
         let xdims = self.dims(args[0])?;
         let k = *xdims.last().unwrap_or(&1);
-        let elements: u64 = shape.iter().product();
+        let packed = self.packed(strip_reshapes(self.g, w));
+        let row_len = if packed.is_some() { k / INT4_PER_WORD } else { k };
+        let elements = shape.iter().product::<u64>() / k.max(1) * row_len;
         let choice = match (j, y) {
             (Some(j), _) => self.b.i(j as i64),
             (None, YAxis::Choices(_) | YAxis::Heads(_)) => self.group(1),
             _ => self.b.i(0),
         };
         let wide = elements > WIDE_ELEMENTS;
-        let (mut weight_base, mut valid) = (None, None);
+        let (mut weight_base, mut packed_base, mut valid) = (None, None, None);
         match self.g.node(anchor).op {
             Op::BatchMatMul { .. } => {
                 let per = self.b.i((shape[1] * shape[2]) as i64);
@@ -278,13 +285,16 @@ impl Gen<'_> {
             }
             Op::GroupedMatMul { .. } => {
                 let (slot, fine) = self.expert_slot(&args, span.rows[0], choice, shape[0])?;
-                weight_base = Some(self.scaled(slot, shape[1] * shape[2]));
+                weight_base = Some(self.scaled(slot, shape[1] * row_len));
+                packed_base = Some(self.scaled(slot, shape[1]));
                 valid = Some(fine);
             }
             _ => {}
         }
+        let packed = packed.map(|p| p.behind(packed_base));
         let (x, x_bases) = self.operand_lines(&args, &xdims, span, choice)?;
-        Ok(Lines { k, weight, row_bytes: k * mem.bytes(), weight_base, x, x_bases, valid, wide })
+        let row_bytes = row_len * mem.bytes();
+        Ok(Lines { k, weight, row_len, row_bytes, weight_base, packed, x, x_bases, valid, wide })
     }
 
     /// Slot of the expert that a row chose.
@@ -333,7 +343,7 @@ impl Gen<'_> {
     fn lane_sums(&mut self, segment: &Segment, span: &Span, lines: &Lines) -> Res<Vec<Val>> {
         // Shorter rows have no whole vector of all lanes: their elements are loaded one by one.
         if let Place::Buffer(param) = lines.weight
-            && lines.k >= CHUNK
+            && lines.row_len >= if lines.packed.is_some() { packed::WORDS } else { CHUNK }
         {
             self.streams.insert(Stream { param, row_bytes: lines.row_bytes });
         }
@@ -346,7 +356,10 @@ impl Gen<'_> {
             // Outputs past the end repeat the last one; their lanes are masked in the epilogue.
             let n = g.b.bin(Bin::Min, n, last);
             let base = g.weight_row(lines, n);
-            let sums = g.dot_products(lines, base)?;
+            let sums = match &lines.packed {
+                Some(packed) => g.packed_products(lines, packed, n, base)?,
+                None => g.dot_products(lines, base)?,
+            };
             let lane = g.b.lane();
             let here = g.b.cmp(Cmp::Eq, lane, i);
             Ok(sums.iter().zip(acc).map(|(&s, &a)| g.b.select(here, s, a)).collect())
@@ -382,9 +395,9 @@ impl Gen<'_> {
     fn weight_row(&mut self, lines: &Lines, n: Val) -> Val {
         let wide = lines.wide || lines.weight_base.is_some_and(|v| self.b.ty(v).elem() == crate::kp::Elem::I64);
         let offset = if wide {
-            self.scaled(n, lines.k)
+            self.scaled(n, lines.row_len)
         } else {
-            let k = self.b.i(lines.k as i64);
+            let k = self.b.i(lines.row_len as i64);
             self.b.mul(n, k)
         };
         match lines.weight_base {
@@ -435,13 +448,19 @@ impl Gen<'_> {
 
     /// Tree of the `lanes` order over 8 components in 32 lanes: c^4, c^2, c^1 inside a lane, then the lanes.
     fn lanes_total(&mut self, v: Val) -> Val {
+        let total = self.components_total(v);
+        self.b.reduce(Reduce::Add, total)
+    }
+
+    /// c^4, c^2, c^1 inside each lane.
+    pub(super) fn components_total(&mut self, v: Val) -> Val {
         let mut parts: Vec<Val> = (0..8).map(|i| self.b.component(v, i)).collect();
         for half in [4, 2, 1] {
             for i in 0..half {
                 parts[i] = self.b.bin(Bin::Add, parts[i], parts[i + half]);
             }
         }
-        self.b.reduce(Reduce::Add, parts[0])
+        parts[0]
     }
 
     /// Contraction along the slow weight axis: one output a lane, `chains` chains in each.

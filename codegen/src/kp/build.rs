@@ -244,6 +244,13 @@ impl Builder {
         if self.ty(a).elem() == Elem::I64 { a } else { self.conv(Conv::I32ToI64, a) }
     }
 
+    /// One-component lane values (2, 4 or 8) as the components of one.
+    pub fn pack(&mut self, parts: Vec<Val>) -> Val {
+        let elem = parts.first().map_or(Elem::I32, |v| self.ty(*v).elem());
+        let ty = Ty::Lane(elem, parts.len() as u8);
+        self.emit(Expr::Pack(parts), ty)
+    }
+
     pub fn component(&mut self, v: Val, i: u8) -> Val {
         let ty = Ty::Lane(self.ty(v).elem(), 1);
         self.emit(Expr::Component(v, i), ty)

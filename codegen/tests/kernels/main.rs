@@ -5,6 +5,7 @@
 mod besides;
 mod bodies;
 mod finishes;
+mod int4;
 
 use unglue_codegen::bundle::describe::{Facts, kernel};
 use unglue_codegen::check::{Subject, check};

@@ -4,19 +4,28 @@ use rayon::prelude::*;
 
 use crate::interp::fast;
 use crate::interp::value::Rows;
-use crate::order::Order;
+use crate::order::{Order, RUN};
 
 /// Below this many products a contraction stays on one thread.
 const PARALLEL: usize = 1 << 18;
 
-/// `x [m, k]` times rows `base + n * k ..` of `w`, n < `cols`: `[m, cols]`. Always in `Lanes`.
+/// `x [m, k]` times rows `base + n * k ..` of `w`, n < `cols`: `[m, cols]`. In `Lanes`, or in `Runs` if `w` is int4.
 pub(crate) fn matmul(x: &[f32], k: usize, w: &dyn Rows, base: usize, cols: usize) -> Vec<f32> {
     let m = x.len() / k.max(1);
     if m == 0 || cols == 0 {
         return Vec::new();
     }
     let mut by_column = vec![0.0f32; m * cols];
+    let packed = w.int4();
     let column = |row: &mut Vec<f32>, (n, out): (usize, &mut [f32])| {
+        if let Some(packed) = &packed {
+            let mut scales = vec![0.0; k / RUN as usize];
+            packed.row(base / k + n, row, &mut scales);
+            for (o, x) in out.iter_mut().zip(x.chunks_exact(k)) {
+                *o = fast::dot_runs(x, row, &scales);
+            }
+            return;
+        }
         w.decode(base + n * k, row);
         for (o, x) in out.iter_mut().zip(x.chunks_exact(k)) {
             *o = fast::dot_lanes(x, row);

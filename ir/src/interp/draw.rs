@@ -1,9 +1,10 @@
 //! Deterministic random inputs from the domain of an input: what `verify` and property tests draw.
 
 use crate::interp::batch::{Batch, Dims};
+use crate::interp::refuse;
 use crate::interp::value::{Tensor, WeightRef};
 use crate::op::Domain;
-use crate::types::{DType, TensorType};
+use crate::types::{DType, Format, TensorType};
 
 /// SplitMix64: the same numbers on every machine.
 #[derive(Clone, Debug)]
@@ -111,12 +112,29 @@ fn int_row(rng: &mut Rng, domain: Domain, width: usize, dims: &Dims, (batch, r):
     }
 }
 
-/// A plain weight ~ N(0, 1/K), K the extent of its last axis.
+/// A weight ~ N(0, 1/K), K the extent of its last axis. Levels of int4 are uniform, and half of their scales negative.
 ///
 /// # Errors
-/// As [`WeightRef::from_f32`]: the dtype must be f32, bf16 or f16.
-pub fn draw_weight(rng: &mut Rng, dtype: DType, shape: &[u64]) -> Result<WeightRef<'static>, crate::IrError> {
-    let scale = 1.0 / (shape.last().copied().unwrap_or(1).max(1) as f32).sqrt();
-    let values: Vec<f32> = (0..shape.iter().product::<u64>()).map(|_| rng.normal() * scale).collect();
-    WeightRef::from_f32(dtype, shape, &values)
+/// [`crate::IrError::Eval`] for formats that cannot be drawn: f8e4m3 and integers.
+pub fn draw_weight(rng: &mut Rng, format: Format, shape: &[u64]) -> Result<WeightRef<'static>, crate::IrError> {
+    let width = shape.last().copied().unwrap_or(1).max(1);
+    let scale = 1.0 / (width as f32).sqrt();
+    let elements = shape.iter().product::<u64>();
+    match format {
+        Format::Int4 { group, scales, .. } => {
+            let words: Vec<u8> = (0..elements / 8).flat_map(|_| (rng.next_u64() as u32).to_le_bytes()).collect();
+            // Levels have a variance of 21.5.
+            let groups = [elements / u64::from(group.max(1))];
+            let values: Vec<f32> = (0..groups[0]).map(|_| rng.normal() * scale / 4.6).collect();
+            let scales = WeightRef::from_f32(scales.dtype(), &groups, &values)?.bytes;
+            WeightRef::stored(format, shape, words, scales)
+        }
+        Format::Plain(dtype) => {
+            let values: Vec<f32> = (0..elements).map(|_| rng.normal() * scale).collect();
+            WeightRef::from_f32(dtype, shape, &values)
+        }
+        Format::F8Block { .. } => {
+            Err(refuse("weight-dtype", "weight", "f8e4m3 in blocks", "draw plain or int4 weights"))
+        }
+    }
 }

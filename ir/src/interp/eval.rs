@@ -14,7 +14,7 @@ use crate::interp::value::{Data, Rows, Tensor, WeightRef, round_all};
 use crate::interp::{fast, moves, pointwise, refuse};
 use crate::op::Op;
 use crate::order::Order;
-use crate::types::{DType, Format, Type};
+use crate::types::{DType, Dim, TensorType, Type};
 
 /// Gives a weight by its role in the graph.
 pub type WeightFn<'f, 'w> = dyn Fn(&str) -> Result<WeightRef<'w>, IrError> + 'f;
@@ -186,14 +186,14 @@ impl Step<'_> {
     fn check_weight(&self, w: &WeightRef, ty: &Type, name: &str) -> Result<(), IrError> {
         w.check()?;
         let want = ty.tensor().ok_or_else(|| refuse("weight-type", name, "not a tensor", "weights are tensors"))?;
-        let fits = matches!(want.format, Format::Plain(d) if d == w.dtype)
+        let fits = want.format == w.format
             && want.shape.len() == w.shape.len()
             && want.shape.iter().zip(&w.shape).all(|(a, b)| a.fixed() == Some(*b));
         if fits {
             return Ok(());
         }
-        let found = format!("{}{:?}, needed {want}", w.dtype.name(), w.shape);
-        Err(refuse("weight-type", name, &found, "give a weight of the declared type; packed formats are not read yet"))
+        let given = TensorType { format: w.format, shape: w.shape.iter().map(|n| Dim::Fixed(*n)).collect() };
+        Err(refuse("weight-type", name, &format!("{given}, needed {want}"), "give a weight of the declared type"))
     }
 
     fn check_state(&self, s: &StateData, ty: &Type, name: &str) -> Result<(), IrError> {

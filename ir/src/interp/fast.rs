@@ -6,7 +6,7 @@
 
 use crate::math::{self, Scalar};
 use crate::op::{Binary, Unary};
-use crate::order::LANE_CHAINS;
+use crate::order::{LANE_CHAINS, RUN, RUN_CHAINS, RUN_LANES};
 
 const CHAINS: usize = LANE_CHAINS as usize;
 
@@ -44,6 +44,10 @@ macro_rules! twice {
 twice! {
     /// `Lanes` sum of products x[i] * w[i] by fma. The slices have equal lengths.
     fn dot_lanes(x: &[f32], w: &[f32]) -> f32 = dot_lanes_body
+}
+twice! {
+    /// `Runs` sum of products x[i] * q[i] * scales[i / 32]. `x` and `q` have equal lengths, a multiple of 32.
+    fn dot_runs(x: &[f32], q: &[f32], scales: &[f32]) -> f32 = dot_runs_body
 }
 twice! {
     /// `Strided(acc.len())` sum of products by fma; `acc` is scratch of a power of two.
@@ -105,6 +109,30 @@ fn dot_lanes_body(x: &[f32], w: &[f32]) -> f32 {
         sums[rest..].iter_mut().for_each(|s| *s += 0.0);
     }
     combine_lanes(&mut sums)
+}
+
+#[inline(always)]
+fn dot_runs_body(x: &[f32], q: &[f32], scales: &[f32]) -> f32 {
+    const STEP: usize = RUN_CHAINS as usize;
+    let mut lanes = [0.0f32; RUN_LANES as usize];
+    let runs = x.as_chunks::<{ RUN as usize }>().0.iter().zip(q.as_chunks::<{ RUN as usize }>().0);
+    for (r, ((x, q), scale)) in runs.zip(scales).enumerate() {
+        let mut c = [0.0f32; STEP];
+        for (x, q) in x.as_chunks::<STEP>().0.iter().zip(q.as_chunks::<STEP>().0) {
+            for i in 0..STEP {
+                c[i] = x[i].mul_add(q[i], c[i]);
+            }
+        }
+        let pairs = [c[0] + c[4], c[1] + c[5], c[2] + c[6], c[3] + c[7]];
+        let sum = (pairs[0] + pairs[2]) + (pairs[1] + pairs[3]);
+        let lane = &mut lanes[r % RUN_LANES as usize];
+        *lane = scale.mul_add(sum, *lane);
+    }
+    let rest = scales.len() % RUN_LANES as usize;
+    if rest > 0 {
+        lanes[rest..].iter_mut().for_each(|l| *l += 0.0);
+    }
+    combine_halves(&mut lanes)
 }
 
 /// Adds 256 chains: components of a lane (c^4, c^2, c^1), then lanes (c^128 .. c^8).

@@ -13,6 +13,7 @@ mod contract;
 pub mod draw;
 mod eval;
 mod fast;
+mod int4;
 pub mod module;
 mod moves;
 pub mod pointwise;

@@ -3,7 +3,7 @@
 use crate::interp::fast::{self, binary, combine_halves, combine_lanes, maximum};
 use crate::interp::moves::{around, broadcast_index};
 use crate::op::{Binary, ReduceKind};
-use crate::order::{LANE_CHAINS, Order, SPLIT_CHAINS, SPLIT_ROWS, SPLIT_WAVES};
+use crate::order::{LANE_CHAINS, Order, RUN, SPLIT_CHAINS, SPLIT_ROWS, SPLIT_WAVES};
 
 /// Sum of `x` in an order: chains start at +0 and add their elements in ascending order.
 ///
@@ -18,6 +18,7 @@ pub fn sum(order: Order, x: &[f32]) -> f32 {
             }
             combine_lanes(&mut chains)
         }
+        Order::Runs => dot(order, x, &vec![1.0; x.len()]),
         Order::Strided(n) => {
             let mut chains = vec![0.0f32; n.max(1) as usize];
             for round in x.chunks(chains.len()) {
@@ -39,6 +40,15 @@ pub fn sum(order: Order, x: &[f32]) -> f32 {
 pub fn dot(order: Order, x: &[f32], w: &[f32]) -> f32 {
     match order {
         Order::Lanes => fast::dot_lanes(x, w),
+        Order::Runs => {
+            let whole = |x: &[f32]| {
+                let mut x = x.to_vec();
+                x.resize(x.len().next_multiple_of(RUN as usize), 0.0);
+                x
+            };
+            let (x, w) = (whole(x), whole(w));
+            fast::dot_runs(&x, &w, &vec![1.0; x.len() / RUN as usize])
+        }
         Order::Sequential => fast::dot_strided(x, w, &mut [0.0]),
         Order::Strided(n) => fast::dot_strided(x, w, &mut vec![0.0; n.max(1) as usize]),
         Order::Splits => {

@@ -3,8 +3,9 @@
 use std::borrow::Cow;
 
 use crate::error::IrError;
+use crate::interp::int4::Int4;
 use crate::interp::refuse;
-use crate::types::DType;
+use crate::types::{DType, Dim, Format, TensorType};
 
 /// Elements of a tensor. A float of any dtype is held as an f32 that was already rounded to it.
 #[derive(Clone, Debug, PartialEq)]
@@ -69,9 +70,12 @@ impl Tensor {
 /// A weight as it is stored: little-endian elements, row-major. Matmuls decode it row by row in their loops.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WeightRef<'a> {
-    pub dtype: DType,
+    pub format: Format,
     pub shape: Vec<u64>,
+    /// Elements, or the words of an int4 weight.
     pub bytes: Cow<'a, [u8]>,
+    /// Scales of an int4 weight; empty for plain ones.
+    pub scales: Cow<'a, [u8]>,
 }
 
 impl<'a> WeightRef<'a> {
@@ -80,9 +84,41 @@ impl<'a> WeightRef<'a> {
     /// # Errors
     /// [`IrError::Eval`] if the bytes are not as many as shape and dtype ask for.
     pub fn new(dtype: DType, shape: &[u64], bytes: impl Into<Cow<'a, [u8]>>) -> Result<Self, IrError> {
-        let w = WeightRef { dtype, shape: shape.to_vec(), bytes: bytes.into() };
+        Self::stored(Format::Plain(dtype), shape, bytes, &[][..])
+    }
+
+    /// A weight of any format that is read: its elements and no scales, or words and scales of int4 `[.., N, K]`.
+    ///
+    /// # Errors
+    /// [`IrError::Eval`] if the bytes are not as many as format and shape ask for.
+    pub fn stored(
+        format: Format,
+        shape: &[u64],
+        bytes: impl Into<Cow<'a, [u8]>>,
+        scales: impl Into<Cow<'a, [u8]>>,
+    ) -> Result<Self, IrError> {
+        let w = WeightRef { format, shape: shape.to_vec(), bytes: bytes.into(), scales: scales.into() };
         w.check()?;
         Ok(w)
+    }
+
+    /// What a device holds: bytes and scales, with the rows of an int4 weight together (`[.., N, K/8]`, `[.., N, K/group]`).
+    pub fn by_rows(&self) -> (Cow<'_, [u8]>, Cow<'_, [u8]>) {
+        match Int4::of(self) {
+            Some(packed) => {
+                let (words, scales) = packed.by_rows();
+                (words.into(), scales.into())
+            }
+            None => (Cow::Borrowed(&self.bytes), Cow::Borrowed(&self.scales)),
+        }
+    }
+
+    /// Dtype of a plain weight.
+    pub fn dtype(&self) -> Option<DType> {
+        match self.format {
+            Format::Plain(d) => Some(d),
+            _ => None,
+        }
     }
 
     /// A weight that holds `values` rounded to `dtype`.
@@ -103,27 +139,33 @@ impl<'a> WeightRef<'a> {
     }
 
     pub(crate) fn check(&self) -> Result<(), IrError> {
-        let n = self.shape.iter().try_fold(self.dtype.bytes(), |a, d| a.checked_mul(*d));
-        if n == Some(self.bytes.len() as u64) {
+        let needed = match self.format {
+            Format::Plain(d) => self.shape.iter().try_fold(d.bytes(), |a, n| a.checked_mul(*n)).map(|n| (n, 0)),
+            Format::Int4 { .. } => Int4::of(self).map(|p| (p.word_bytes(), p.scale_bytes())),
+            Format::F8Block { .. } => None,
+        };
+        if needed == Some((self.bytes.len() as u64, self.scales.len() as u64)) {
             return Ok(());
         }
-        let found = format!("{} bytes for {}{:?}", self.bytes.len(), self.dtype.name(), self.shape);
-        Err(refuse("weight-bytes", "weight", &found, "bytes are the product of the shape and the element size"))
+        let ty = TensorType { format: self.format, shape: self.shape.iter().map(|n| Dim::Fixed(*n)).collect() };
+        let found = format!("{} bytes, and {} of scales, for {ty}", self.bytes.len(), self.scales.len());
+        Err(refuse("weight-bytes", "weight", &found, "bytes are those of shape and format; blocks are not read yet"))
     }
 
     /// The whole weight as a tensor: for ops that are not contractions.
     pub fn to_tensor(&self) -> Tensor {
         let shape: Vec<usize> = self.shape.iter().map(|&d| d as usize).collect();
-        if !self.dtype.is_float() {
-            let ints = match self.dtype {
+        let dtype = self.dtype().unwrap_or(DType::F32);
+        if !dtype.is_float() {
+            let ints = match dtype {
                 DType::I32 => self.bytes.as_chunks::<4>().0.iter().map(|b| i32::from_le_bytes(*b)).collect(),
                 _ => self.bytes.iter().map(|&b| i32::from(b)).collect(),
             };
-            return Tensor { dtype: self.dtype, shape, data: Data::I32(ints) };
+            return Tensor { dtype, shape, data: Data::I32(ints) };
         }
         let mut data = vec![0.0; shape.iter().product()];
         self.decode(0, &mut data);
-        Tensor { dtype: self.dtype, shape, data: Data::F32(data) }
+        Tensor { dtype, shape, data: Data::F32(data) }
     }
 }
 
@@ -131,6 +173,11 @@ impl<'a> WeightRef<'a> {
 pub(crate) trait Rows: Sync {
     /// Elements `start..start + out.len()` in row-major order, as f32. The caller stays inside the value.
     fn decode(&self, start: usize, out: &mut [f32]);
+
+    /// The int4 weight behind the rows, if it is one.
+    fn int4(&self) -> Option<Int4<'_>> {
+        None
+    }
 }
 
 impl Rows for Tensor {
@@ -140,10 +187,18 @@ impl Rows for Tensor {
 }
 
 impl Rows for WeightRef<'_> {
+    fn int4(&self) -> Option<Int4<'_>> {
+        Int4::of(self)
+    }
+
     fn decode(&self, start: usize, out: &mut [f32]) {
-        let size = self.dtype.bytes() as usize;
+        if let Some(packed) = Int4::of(self) {
+            return packed.decode(start, out);
+        }
+        let dtype = self.dtype().unwrap_or(DType::Bool);
+        let size = dtype.bytes() as usize;
         let bytes = &self.bytes[start * size..(start + out.len()) * size];
-        match self.dtype {
+        match dtype {
             DType::F32 => {
                 for (o, b) in out.iter_mut().zip(bytes.as_chunks::<4>().0) {
                     *o = f32::from_le_bytes(*b);
@@ -166,7 +221,7 @@ impl Rows for WeightRef<'_> {
 }
 
 /// Exact value of an f16 (scaling by 2^112 moves the exponent bias; denormals come out right).
-fn f32_of_f16(h: u16) -> f32 {
+pub(crate) fn f32_of_f16(h: u16) -> f32 {
     let magnitude = u32::from(h & 0x7fff) << 13;
     let sign = u32::from(h & 0x8000) << 16;
     let scaled = (f32::from_bits(magnitude) * f32::from_bits((112 + 127) << 23)).to_bits();

@@ -11,7 +11,7 @@ use crate::graph::{Graph, Node, ValueId};
 use crate::infer::infer;
 use crate::module::{Arg, Call, InputDecl, Module, ModuleOutput, Source, SourceSlice, StateDecl, WeightDecl};
 use crate::op::Op;
-use crate::types::{DType, Dim, Format, Packing, StateKind, StateType, TensorType, Type};
+use crate::types::{DType, Dim, Format, Packing, ScaleType, StateKind, StateType, TensorType, Type};
 use crate::verify::{MAX_NESTING, MAX_NODES, MAX_REPEAT_NODES};
 
 type Parsed<T> = Result<T, IrError>;
@@ -500,7 +500,13 @@ fn dtype(w: &str) -> Option<DType> {
 
 /// The part of a tensor type before its shape.
 fn format(w: &str) -> Option<Format> {
-    let int4 = |g: &str, packing| Some(Format::Int4 { group: number32(g)?, packing });
+    let int4 = |g: &str, packing| {
+        let (g, scales) = match g.strip_suffix(ScaleType::Bf16.suffix()) {
+            Some(g) => (g, ScaleType::Bf16),
+            None => (g, ScaleType::F16),
+        };
+        Some(Format::Int4 { group: number32(g)?, packing, scales })
+    };
     if let Some(g) = w.strip_prefix("int4.gptq.g") {
         return int4(g, Packing::GptqColumns);
     }

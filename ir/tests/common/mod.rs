@@ -4,7 +4,7 @@ use unglue_ir::graph::{Graph, ValueId};
 use unglue_ir::module::{Arg, Call, InputDecl, Module, ModuleOutput, Source, SourceSlice, StateDecl, WeightDecl};
 use unglue_ir::op::{Binary, Domain, Op, ReduceKind, Unary};
 use unglue_ir::order::Order;
-use unglue_ir::types::{DType, Dim, Format, Packing, StateKind, StateType, TensorType, Type};
+use unglue_ir::types::{DType, Dim, Format, Packing, ScaleType, StateKind, StateType, TensorType, Type};
 
 use unglue_ir::builder::Builder;
 
@@ -37,8 +37,15 @@ const DTYPES: [DType; 4] = [DType::F32, DType::Bf16, DType::F16, DType::F8E4m3];
 const UNARY: [Unary; 8] =
     [Unary::Neg, Unary::Abs, Unary::Exp, Unary::Log, Unary::Log1p, Unary::Sqrt, Unary::Rsqrt, Unary::Sigmoid];
 const BINARY: [Binary; 6] = [Binary::Add, Binary::Sub, Binary::Mul, Binary::Div, Binary::Min, Binary::Max];
-const ORDERS: [Order; 6] =
-    [Order::Sequential, Order::Lanes, Order::Splits, Order::Strided(1), Order::Strided(2), Order::Strided(8)];
+const ORDERS: [Order; 7] = [
+    Order::Sequential,
+    Order::Lanes,
+    Order::Runs,
+    Order::Splits,
+    Order::Strided(1),
+    Order::Strided(2),
+    Order::Strided(8),
+];
 
 /// A name that needs escapes now and then.
 fn name(t: &mut Tape, kind: &str, i: usize) -> String {
@@ -82,7 +89,7 @@ fn weight(t: &mut Tape, b: &mut Builder, i: usize) -> ValueId {
     let name = name(t, "weight", i);
     let packing = t.pick(&[Packing::GptqColumns, Packing::Rows]);
     let format = match t.below(4) {
-        0 => Format::Int4 { group: t.pick(&[32, 128]), packing },
+        0 => Format::Int4 { group: t.pick(&[32, 128]), packing, scales: t.pick(&[ScaleType::F16, ScaleType::Bf16]) },
         1 => Format::F8Block { rows: t.pick(&[1, 128]), cols: 128 },
         _ => Format::Plain(t.pick(&DTYPES)),
     };
@@ -224,9 +231,9 @@ fn contraction_step(t: &mut Tape, b: &mut Builder, i: usize) -> ValueId {
     let ids = TensorType::plain(DType::I32, [Dim::Rows, Dim::Fixed(4)]);
     let ids = b.input(&format!("c{i}.ids"), ids, Domain::Distinct(16));
     let slots = b.input(&format!("c{i}.slots"), TensorType::plain(DType::I32, [Dim::Fixed(16)]), Domain::Slots(8));
-    let format = Format::Int4 { group: 32, packing: Packing::Rows };
+    let format = Format::Int4 { group: 32, packing: Packing::Rows, scales: ScaleType::F16 };
     let w = b.weight(&format!("c{i}.w"), TensorType { format, shape: vec![Dim::Fixed(8), rows, inner] });
-    b.add(Op::GroupedMatMul { order: Order::Lanes }, &[x, ids, slots, w]).unwrap()
+    b.add(Op::GroupedMatMul { order: Order::Runs }, &[x, ids, slots, w]).unwrap()
 }
 
 /// A body for repeat: its single input through pointwise ops and a nested repeat.

@@ -136,6 +136,15 @@ impl Fields {
         items.map(Some).ok_or_else(|| wrong(name, value, "a list of integers"))
     }
 
+    /// The field as it is, if it is there.
+    pub fn value(&self, name: &str) -> Option<&Value> {
+        self.values.get(name)
+    }
+
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.values.keys().map(String::as_str)
+    }
+
     pub fn has(&self, name: &str) -> bool {
         self.values.contains_key(name)
     }

@@ -72,12 +72,14 @@ impl Field {
 #[derive(Clone, Copy, Debug)]
 pub struct Table {
     pub fields: &'static [Field],
+    /// Fields that models share.
+    pub more: &'static [Field],
     /// Objects whose fields stand in the table one by one.
     pub opened: &'static [&'static str],
 }
 
 impl Table {
     pub fn find(&self, name: &str) -> Option<&'static Field> {
-        self.fields.iter().find(|f| f.name == name)
+        self.fields.iter().chain(self.more).find(|f| f.name == name)
     }
 }

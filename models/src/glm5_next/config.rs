@@ -3,6 +3,10 @@
 use crate::config::{Field, FieldPolicy, Fields, Literal, Table};
 use crate::error::ModelError;
 
+use unglue_ir::types::Format;
+
+use crate::quantisation;
+
 use super::dsa::{IndexConfig, MlaConfig};
 use super::feed_forward::{MlpConfig, MoeConfig};
 use super::hyper_connection::HcConfig;
@@ -15,7 +19,8 @@ const BF16: &[Literal] = &[Literal::Text("bfloat16")];
 
 /// Every field of a `glm5_next` config, nested or flat, in both spellings.
 pub static TABLE: Table = Table {
-    opened: &["linear_attn_config"],
+    opened: &["linear_attn_config", quantisation::OBJECT],
+    more: &quantisation::FIELDS,
     fields: &[
         Field::used("hidden_size"),
         Field::used("num_hidden_layers"),
@@ -75,7 +80,6 @@ pub static TABLE: Table = Table {
         Field::equal("mhc", TRUE),
         Field::equal("mla_use_nope", TRUE),
         Field::equal("index_kpool_compress", TRUE),
-        Field::equal("quantization_config", &[Literal::Null]),
         // Rotary leftovers: there is no rotary embedding in the text trunk.
         Field::ignored("rope_parameters"),
         Field::ignored("rope_theta"),
@@ -148,6 +152,7 @@ impl Config {
     /// A field that is missing, unknown, of the wrong type or range, contradicting, or asks for something not built.
     pub fn from_json(text: &str, policy: &FieldPolicy) -> Result<Config, ModelError> {
         let f = Fields::read(text, &TABLE, policy)?;
+        let experts = quantisation::format(&f)?.unwrap_or(quantisation::PLAIN);
         let (width, norm_eps) = (f.size(&["hidden_size"])?, epsilon(&f, "rms_norm_eps")?);
         let config = Config {
             vocab: f.size(&["vocab_size"])?,
@@ -162,7 +167,7 @@ impl Config {
             kda: kda(&f, width, norm_eps)?,
             mla: mla(&f, width, norm_eps)?,
             dense: mlp(&f, width, f.size(&["intermediate_size"])?)?,
-            moe: moe(&f, width)?,
+            moe: moe(&f, width, experts)?,
             max_positions: f.size(&["max_position_embeddings"])?,
         };
         Ok(config)
@@ -233,7 +238,7 @@ fn mlp(f: &Fields, width: u64, inner: u64) -> Result<MlpConfig, ModelError> {
     Ok(MlpConfig { width, inner, limit: f.real(&["swiglu_limit"], 1e-6, 1e30)? })
 }
 
-fn moe(f: &Fields, width: u64) -> Result<MoeConfig, ModelError> {
+fn moe(f: &Fields, width: u64, stored: Format) -> Result<MoeConfig, ModelError> {
     let inner = f.size(&["moe_intermediate_size"])?;
     let experts = f.integer(&["n_routed_experts"], 1, 4096)?;
     let chosen = f.integer(&["num_experts_per_tok"], 1, 32)?;
@@ -243,6 +248,11 @@ fn moe(f: &Fields, width: u64) -> Result<MoeConfig, ModelError> {
         format!("num_experts_per_tok {chosen} of n_routed_experts {experts}"),
         "at most all",
     )?;
+    if let Format::Int4 { group, .. } = stored {
+        let whole = [width, inner].iter().all(|k| k.is_multiple_of(u64::from(group)));
+        let found = format!("hidden_size {width} and moe_intermediate_size {inner} in groups of {group}");
+        agree(whole, "int4 groups", found, "whole groups of inputs")?;
+    }
     let shared = f.integer(&["n_shared_experts"], 1, 1024)?;
     Ok(MoeConfig {
         expert: mlp(f, width, inner)?,
@@ -251,6 +261,7 @@ fn moe(f: &Fields, width: u64) -> Result<MoeConfig, ModelError> {
         chosen,
         scale: f.real(&["routed_scaling_factor"], 1e-6, 1e6)?,
         slots: experts,
+        stored,
     })
 }
 

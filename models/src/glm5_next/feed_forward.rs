@@ -4,7 +4,7 @@ use unglue_ir::IrError;
 use unglue_ir::graph::ValueId;
 use unglue_ir::op::{Binary, Domain, Op};
 use unglue_ir::order::Order;
-use unglue_ir::types::Dim;
+use unglue_ir::types::{Dim, Format, TensorType};
 
 use crate::maths::{Maths, V};
 
@@ -37,6 +37,8 @@ pub struct MoeConfig {
     pub scale: f32,
     /// Experts that the stacked weights hold; `slots` maps the others to -1 or onto them.
     pub slots: u64,
+    /// How the weights of the routed experts are stored.
+    pub stored: Format,
 }
 
 /// Weights of the three linears of a SwiGLU MLP, by role.
@@ -101,9 +103,13 @@ pub fn route(m: &mut Maths, c: &MoeConfig, x: ValueId) -> Result<Route, IrError>
 pub fn routed(m: &mut Maths, c: &MoeConfig, x: ValueId, route: &Route) -> V {
     let (d, f, s) = (c.expert.width, c.expert.inner, c.slots);
     let slots = m.i32_input("slots", vec![Dim::Fixed(c.experts)], Domain::Slots(s));
-    let gate = m.bf16_weight("expert_gate", &[s, f, d]);
-    let up = m.bf16_weight("expert_up", &[s, f, d]);
-    let down = m.bf16_weight("expert_down", &[s, d, f]);
+    let mut weight = |role: &str, shape: [u64; 3]| {
+        let shape = shape.map(Dim::Fixed).to_vec();
+        m.b.weight(role, TensorType { format: c.stored, shape })
+    };
+    let gate = weight("expert_gate", [s, f, d]);
+    let up = weight("expert_up", [s, f, d]);
+    let down = weight("expert_down", [s, d, f]);
 
     let gate = grouped(m, x, route.ids, slots, gate)?;
     let gate = m.act(gate)?;
@@ -119,7 +125,8 @@ pub fn routed(m: &mut Maths, c: &MoeConfig, x: ValueId, route: &Route) -> V {
 }
 
 fn grouped(m: &mut Maths, x: ValueId, ids: ValueId, slots: ValueId, w: ValueId) -> V {
-    m.b.add(Op::GroupedMatMul { order: Order::Lanes }, &[x, ids, slots, w])
+    let order = m.b.ty(w).tensor().map_or(Order::Lanes, Order::of_rows);
+    m.b.add(Op::GroupedMatMul { order }, &[x, ids, slots, w])
 }
 
 /// The sparse block: routed experts + shared expert with one rounding; the choice is a result.

@@ -1,7 +1,7 @@
 //! Names: which checkpoint tensors stand behind a body's weight roles (specification section 11).
 
 use unglue_ir::module::{Source, SourceSlice, WeightDecl};
-use unglue_ir::types::{DType, TensorType};
+use unglue_ir::types::{DType, Format, Packing, TensorType};
 
 use crate::assembly::Link;
 
@@ -127,12 +127,23 @@ fn whole(tensor: String, dtype: DType, shape: &[u64]) -> Source {
     Source { tensor, dtype, shape: shape.to_vec(), view: shape.to_vec(), slice: None }
 }
 
-/// One `[N, K]` tensor per stacked expert.
+/// One `[N, K]` tensor per stacked expert; of int4 experts the words, then the scales.
 fn experts(below: &str, linear: &str, ty: &TensorType) -> Option<Vec<Source>> {
     let shape = extents(ty)?;
-    let (slots, matrix) = shape.split_first()?;
-    let dtype = ty.dtype()?;
-    Some((0..*slots).map(|e| whole(format!("{below}mlp.experts.{e}.{linear}.weight"), dtype, matrix)).collect())
+    let [slots, n, k] = *shape.as_slice() else { return None };
+    let all = |ending: &str, dtype: DType, matrix: [u64; 2]| -> Vec<Source> {
+        let tensor = |e: u64| format!("{below}mlp.experts.{e}.{linear}.{ending}");
+        (0..slots).map(|e| whole(tensor(e), dtype, &matrix)).collect()
+    };
+    let Format::Int4 { group, packing, scales } = ty.format else {
+        return Some(all("weight", ty.dtype()?, [n, k]));
+    };
+    let (words, groups, scales) = (k / 8, k / u64::from(group).max(1), scales.dtype());
+    let [words, scales] = match packing {
+        Packing::GptqColumns => [all("qweight", DType::I32, [words, n]), all("scales", scales, [groups, n])],
+        Packing::Rows => [all("weight_packed", DType::I32, [n, words]), all("weight_scale", scales, [n, groups])],
+    };
+    Some([words, scales].concat())
 }
 
 /// The three `[HK, D]` projections as one `[3HK, D]`: their rows are the channels of the convolution.

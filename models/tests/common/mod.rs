@@ -164,11 +164,15 @@ impl Tiny {
 
     /// With another config of the same shapes.
     pub fn of(config: Config, dtype: Activation) -> Tiny {
-        let options = BuildOptions { dtype, aux: vec![0, 2, 3], ..BuildOptions::default() };
+        Tiny::in_folder("glm5_next_tiny", config, dtype, vec![0, 2, 3])
+    }
+
+    pub fn in_folder(folder: &str, config: Config, dtype: Activation, aux: Vec<u32>) -> Tiny {
+        let options = BuildOptions { dtype, aux, ..BuildOptions::default() };
         let trunk = trunk(&config, &options).unwrap();
-        let checkpoint = Checkpoint::open(&golden("glm5_next_tiny")).unwrap();
+        let checkpoint = Checkpoint::open(&golden(folder)).unwrap();
         checkpoint.check_against(&trunk.module, &trunk.skip).unwrap();
-        let text = std::fs::read_to_string(golden("glm5_next_tiny/expected.json")).unwrap();
+        let text = std::fs::read_to_string(golden(&format!("{folder}/expected.json"))).unwrap();
         Tiny { config, trunk, checkpoint, info: serde_json::from_str(&text).unwrap() }
     }
 
@@ -189,7 +193,12 @@ impl Tiny {
 
     pub fn weight<'a>(&'a self, decl: &WeightDecl) -> Result<WeightRef<'a>, IrError> {
         let shape: Vec<u64> = decl.ty.shape.iter().map(|d| d.fixed().unwrap()).collect();
-        WeightRef::new(decl.ty.dtype().unwrap(), &shape, self.checkpoint.weight(decl).unwrap())
+        WeightRef::stored(
+            decl.ty.format,
+            &shape,
+            self.checkpoint.weight(decl).unwrap(),
+            self.checkpoint.scales(decl).unwrap(),
+        )
     }
 
     /// One step; observed taps are added to the outputs.

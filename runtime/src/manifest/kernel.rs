@@ -105,6 +105,8 @@ pub struct Resources {
 pub struct Interface {
     pub inputs: Vec<Port>,
     pub weights: Vec<Port>,
+    /// Scales of int4 weights, under the weights' names.
+    pub scales: Vec<Port>,
     /// States read or written.
     pub states: Vec<Port>,
     pub outputs: Vec<Port>,

@@ -189,6 +189,11 @@ fn source(s: &Source, weight: &str) -> Result<u64> {
         )?;
         taken[axis] = slice.len;
     }
+    if s.transposed {
+        let plain = s.view.len() == 2 && s.slice.is_none();
+        let found = format_args!("view {:?}, slice {:?}", s.view, s.slice);
+        require(plain, "transposed source", &at, found, "a whole matrix, two axes and no slice")?;
+    }
     product(&taken, &at)
 }
 

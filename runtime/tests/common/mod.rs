@@ -70,6 +70,7 @@ fn weight(name: &str) -> Weight {
         shape: vec![2 * VOCAB, WIDTH],
         view: vec![2, VOCAB, WIDTH],
         slice: Some(Slice { axis: 1, start, len: VOCAB / 4 }),
+        transposed: false,
     };
     Weight { name: name.into(), mem: Mem::F32, shape: vec![VOCAB, WIDTH], sources: vec![source(0), source(VOCAB / 2)] }
 }

@@ -199,8 +199,8 @@ impl<'w> Step<'_, '_, 'w> {
                 let w = (self.given.weights)(name)?;
                 w.check()?;
                 let shape: Vec<Option<u64>> = w.shape.iter().map(|d| Some(*d)).collect();
-                let want = ty.tensor().map(|t| (t.dtype(), t.shape.iter().map(|d| d.fixed()).collect()));
-                if want != Some((Some(w.dtype), shape)) {
+                let want = ty.tensor().map(|t| (t.format, t.shape.iter().map(|d| d.fixed()).collect()));
+                if want != Some((w.format, shape)) {
                     return Err(refuse("weight-type", name, &format!("needed {ty}"), "give the declared type"));
                 }
                 Ok(Value::Weight(Arc::new(w)))

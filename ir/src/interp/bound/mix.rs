@@ -1,13 +1,13 @@
 //! Bounds of the ops that mix rows, contract or select.
 
 use crate::interp::batch::Batch;
-use crate::interp::bound::{Bounded, UNIT, sum};
+use crate::interp::bound::{Bounded, HALF_STEP, OVERFLOW, UNIT, sum};
 use crate::interp::contract::{Grouped, Heads};
 use crate::interp::select::{Budget, IndexScale};
 use crate::interp::state::{Delta, StateData, window_row};
 use crate::interp::value::Rows;
 use crate::op::{Binary, Unary};
-use crate::order::Order;
+use crate::order::{Order, RUN};
 
 /// A sum's error per addition, and the way it is formed.
 #[derive(Clone, Copy)]
@@ -24,6 +24,21 @@ impl Sums {
         sum(pairs.map(|(a, b)| a.product(b)), self.order.depth(n), unit)
     }
 
+    /// Sum of x * level * scale; `scales` has one entry a run.
+    fn runs(self, x: &[Bounded], levels: &[f32], scales: &[f32]) -> Bounded {
+        let scale = |k: usize| scales[k / RUN as usize];
+        let weight = |k: usize| Bounded::exact(levels[k] * scale(k));
+        let sum = self.dot(x.iter().enumerate().map(|(k, x)| (x, weight(k))));
+        // A run is summed before its scale: its denormals grow with the scale, and it may overflow where the whole does not.
+        let size = |(k, x): (usize, &Bounded)| x.product(Bounded::exact(levels[k])).size();
+        let reach: f64 = x.iter().enumerate().map(size).filter(|s| s.is_finite()).sum();
+        if reach >= OVERFLOW {
+            return Bounded { value: sum.value, error: f64::INFINITY };
+        }
+        let grown: f64 = (0..x.len()).map(|k| f64::from(scale(k).abs()) * HALF_STEP).sum();
+        Bounded::of(sum.value, sum.error + grown)
+    }
+
     fn row(self, x: &[Bounded], w: &[f32]) -> Bounded {
         self.dot(x.iter().zip(w.iter().map(|w| Bounded::exact(*w))))
     }
@@ -34,7 +49,16 @@ pub(super) fn matmul(x: &[Bounded], k: usize, w: &dyn Rows, base: usize, cols: u
     let m = x.len() / k.max(1);
     let mut out = vec![Bounded::default(); m * cols];
     let mut row = vec![0.0f32; k];
+    let packed = w.int4();
     for n in 0..cols {
+        if let Some(packed) = &packed {
+            let mut scales = vec![0.0; k / RUN as usize];
+            packed.row(base / k + n, &mut row, &mut scales);
+            for (r, x) in x.chunks_exact(k).enumerate() {
+                out[r * cols + n] = sums.runs(x, &row, &scales);
+            }
+            continue;
+        }
         w.decode(base + n * k, &mut row);
         for (r, x) in x.chunks_exact(k).enumerate() {
             out[r * cols + n] = sums.row(x, &row);
