@@ -1,6 +1,6 @@
 //! `make bench-check`: the figures that must hold, measured; exit code 1 if one does not.
 //!
-//! - compiling the real GLM-5.3-Flash config for both targets: at most 60 s and 4 GiB;
+//! - compiling the real GLM-5.3-Flash config for gfx1201, all launch lists: at most 15 s and 2 GiB;
 //! - the CPU's bf16 GEMV 24,896 x 4,096: at least 60 % of the read bandwidth measured in the same process with the same
 //!   threads;
 //! - the emulator's bf16 GEMV 2,048 x 4,096 on one core: at least 5 million wave instructions a second.
@@ -25,8 +25,8 @@ const N: u64 = 24_896;
 /// Output rows in the emulator.
 const EMULATED_N: u64 = 2_048;
 const K: u64 = 4_096;
-const COMPILE_SECONDS: f64 = 60.0;
-const COMPILE_MIB: u64 = 4096;
+const COMPILE_SECONDS: f64 = 15.0;
+const COMPILE_MIB: u64 = 2048;
 const GEMV_SHARE: f64 = 0.6;
 const EMULATED_RATE: f64 = 5e6;
 const ROUNDS: usize = 15;
@@ -54,7 +54,7 @@ fn compile() -> Result<bool, Failure> {
     let dir = tempfile::tempdir()?;
     let config = concat!(env!("CARGO_MANIFEST_DIR"), "/models/configs/glm-5.3-flash.json");
     let out = Command::new(env!("CARGO_BIN_EXE_unglue"))
-        .args(["compile", config, "--target", "x86-64,gfx1201", "--json", "-o"])
+        .args(["compile", config, "--target", "gfx1201", "--json", "-o"])
         .arg(dir.path().join("glm.ug"))
         .output()?;
     if !out.status.success() {
@@ -65,7 +65,7 @@ fn compile() -> Result<bool, Failure> {
     let mib = summary["peak_mib"].as_u64().ok_or("no peak_mib")?;
     let ok = seconds <= COMPILE_SECONDS && mib <= COMPILE_MIB;
     println!(
-        "{} compile GLM-5.3-Flash, both targets: {seconds:.1} s (limit {COMPILE_SECONDS} s), {mib} MiB (limit {COMPILE_MIB} MiB)",
+        "{} compile GLM-5.3-Flash for gfx1201: {seconds:.1} s (limit {COMPILE_SECONDS} s), {mib} MiB (limit {COMPILE_MIB} MiB)",
         verdict(ok)
     );
     Ok(ok)

@@ -57,18 +57,26 @@ const FEW_WAVES: [(&str, u64, &str); 15] = [
     ("begin_embed_tokens_next_hc_attn_fn", 3, "33 KiB of LDS hold the operand, 16384 bf16 values; 6 workgroups in all"),
     ("begin_next_hc_attn_fn", 7, "196 VGPRs: the sums of four rows beside their square sums"),
     ("dense_gate_proj_up_proj", 7, "17 KiB of LDS hold the operand and what its norm keeps"),
-    ("dsa_hc_ffn_fn", 3, "33 KiB of LDS hold the operand, 16384 bf16 values; 6 workgroups in all"),
-    ("dsa_index_k_index_gate", 7, "17 KiB of LDS hold the operand and what its norm keeps"),
+    ("dense_next_hc_attn_fn", 3, "33 KiB of LDS hold the operand, 16384 bf16 values; 6 workgroups in all"),
+    ("dense_next_hc_attn_fn_r4", 7, "196 VGPRs: the sums of four rows beside their square sums"),
+    ("dsa_o_proj_r16", 7, "202 VGPRs: the epilogue of four rows beside their sums"),
+    (
+        "dsa_q_a_proj_index_k_index_gate_index_weights",
+        6,
+        "20 KiB of LDS hold the operand and what norm and finish keep",
+    ),
     ("kda_b_proj_f_b_proj_delta_rule", 5, "253 VGPRs: a lane holds 64 keys of the state"),
-    ("kda_b_proj_f_b_proj_g_b_proj_delta_rule", 7, "196 VGPRs: a lane holds 64 keys of the state"),
     ("kda_f_b_proj_g_b_proj_delta_rule", 6, "234 VGPRs: a lane holds 64 keys of the state"),
+    ("kda_f_b_proj_g_b_proj_delta_rule_r4", 6, "234 VGPRs: a lane holds 64 keys of the state"),
     ("kda_hc_ffn_fn", 3, "33 KiB of LDS hold the operand, 16384 bf16 values; 6 workgroups in all"),
-    ("kda_hc_ffn_fn_r4", 7, "196 VGPRs: the sums of four rows beside their square sums"),
+    ("kda_hc_ffn_fn_r4", 7, "195 VGPRs: the sums of four rows beside their square sums"),
     ("kda_o_proj_r4", 7, "202 VGPRs: the epilogue of four rows beside their sums"),
     ("kda_qkv_proj_b_proj_f_a_proj_g_a_proj", 7, "17 KiB of LDS hold the operand and what its norm keeps"),
-    ("moe_last_router_top_k_shared_gate_shared_up", 6, "21 KiB of LDS hold the operand and what norm and finish keep"),
-    ("moe_next_hc_attn_fn", 3, "33 KiB of LDS hold the operand, 16384 bf16 values; 6 workgroups in all"),
-    ("moe_router_top_k_shared_gate_shared_up", 6, "21 KiB of LDS hold the operand and what norm and finish keep"),
+    (
+        "moe_expert_gate_expert_up_shared_gate_shared_up_r4",
+        7,
+        "204 VGPRs: the shared expert's section, four rows at once",
+    ),
 ];
 /// Ops that view, convert or copy values: a launch for these alone is a fusion that was missed.
 const GLUE: [&str; 7] = ["cast", "reshape", "broadcast", "slice", "project", "concat", "gather_rows"];

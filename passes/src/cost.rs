@@ -217,6 +217,8 @@ fn beside_cost(graph: &Graph, sections: &[Section], bucket: &Bucket, table: &Cos
         sections.iter().map(|s| one_cost(&s.graph(graph), &s.schedule, bucket, table)).collect();
     let mut traffic = Traffic::default();
     alone.iter().for_each(|c| traffic.add(&c.traffic));
+    // Sections may read the same leaf.
+    (traffic.weight_bytes, traffic.read_bytes) = traffic::leaf_bytes(graph, bucket);
     let t0_ns = alone.iter().map(|c| c.t0_ns).max().unwrap_or(0);
     let at = |amount: u64, rate: Constant| amount.div_ceil(rate.value.max(1));
     let memory = at(traffic.dram(), table.dram) + at(traffic.cache(), table.cache);

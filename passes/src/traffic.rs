@@ -225,6 +225,15 @@ fn in_prologue(schedule: &Schedule, id: ValueId) -> bool {
     matches!(&schedule.form, Form::Skinny(s) if s.prologue.contains(&id))
 }
 
+/// Bytes of weights and of activations that a kernel reads, each leaf once.
+pub(crate) fn leaf_bytes(g: &Graph, bucket: &Bucket) -> (u64, u64) {
+    let users = g.users();
+    let of = |leaf: fn(&Op) -> bool| -> u64 {
+        g.ids().filter(|id| leaf(&g.node(*id).op)).map(|id| used_bytes(g, id, &users, bucket)).sum()
+    };
+    (of(|op| matches!(op, Op::Weight { .. })), of(|op| matches!(op, Op::Input { .. })))
+}
+
 /// Bytes of a leaf that are read: all, or what slices and row selections take of it.
 pub(crate) fn used_bytes(g: &Graph, id: ValueId, users: &[Vec<ValueId>], bucket: &Bucket) -> u64 {
     let all = bytes_of(g.ty(id), bucket);
