@@ -78,7 +78,7 @@ fn every_kernel_can_be_explained() {
         let lines = story["lines"].as_array().unwrap();
         assert!(!lines.is_empty() && lines.iter().all(|l| l.as_str().unwrap().starts_with("models/src/glm5_next/")));
         let parts =
-            ["Where it runs", "Machine code", "schedule: ", "one launch costs", "Not fused with", "declared in "];
+            ["Where it runs", "Machine code", "schedule: ", "one launch costs", "Not fused with", "declared in"];
         for part in parts.into_iter().chain(["What it costs by being a kernel of its own"]) {
             assert!(
                 text.contains(part) || part == "Not fused with" && text.contains("No other kernel"),

@@ -16,7 +16,7 @@ use super::Stream;
 use super::index::{Ix, flatten};
 use super::packed::{self, INT4_PER_WORD, Packed};
 use super::{Gen, Kept, Res, StepScalar};
-use crate::kp::{Addr, Bin, Bound, Cmp, LANES, Mem, Place, Reduce, Val};
+use crate::kp::{Addr, Bin, Bound, Cmp, LANES, Mem, Place, Val};
 
 /// Elements of a weight row that a wave loads at once: 8 components in each of 32 lanes.
 const CHUNK: u64 = 256;
@@ -446,12 +446,6 @@ impl Gen<'_> {
             .collect()
     }
 
-    /// Tree of the `lanes` order over 8 components in 32 lanes: c^4, c^2, c^1 inside a lane, then the lanes.
-    fn lanes_total(&mut self, v: Val) -> Val {
-        let total = self.components_total(v);
-        self.b.reduce(Reduce::Add, total)
-    }
-
     /// c^4, c^2, c^1 inside each lane.
     pub(super) fn components_total(&mut self, v: Val) -> Val {
         let mut parts: Vec<Val> = (0..8).map(|i| self.b.component(v, i)).collect();
@@ -523,19 +517,6 @@ impl Gen<'_> {
             let slot = &mut acc[r * chains + c];
             *slot = self.b.fma(x, w, *slot);
         }
-    }
-
-    /// Tree of the `strided` order.
-    pub fn strided_total(&mut self, chains: &[Val]) -> Val {
-        let mut parts = chains.to_vec();
-        let mut half = parts.len() / 2;
-        while half > 0 {
-            for i in 0..half {
-                parts[i] = self.b.bin(Bin::Add, parts[i], parts[i + half]);
-            }
-            half /= 2;
-        }
-        parts[0]
     }
 
     /// Forms the segment's outputs from the lanes' sums, for the current row.

@@ -148,4 +148,23 @@ impl Gen<'_> {
         let n = self.b.i(n);
         self.b.cmp(cmp, v, n)
     }
+
+    /// Tree of the `lanes` order over 8 components in 32 lanes: c^4, c^2, c^1 inside a lane, then the lanes.
+    pub fn lanes_total(&mut self, v: Val) -> Val {
+        let total = self.components_total(v);
+        self.b.reduce(Reduce::Add, total)
+    }
+
+    /// Tree of the `strided` order.
+    pub fn strided_total(&mut self, chains: &[Val]) -> Val {
+        let mut parts = chains.to_vec();
+        let mut half = parts.len() / 2;
+        while half > 0 {
+            for i in 0..half {
+                parts[i] = self.b.bin(Bin::Add, parts[i], parts[i + half]);
+            }
+            half /= 2;
+        }
+        parts[0]
+    }
 }
