@@ -37,13 +37,14 @@ fn verify_config(config: &str, options: &[&str], (device, target): (&str, &str),
 
 #[test]
 fn tiny_model() {
-    for options in [
-        ["--dtype", "f32", "--cover", "none"],
-        ["--dtype", "f32", "--cover", "greedy"],
-        ["--dtype", "bf16", "--cover", "exact"],
+    for (options, draws) in [
+        (["--dtype", "f32", "--cover", "none"], "1"),
+        (["--dtype", "f32", "--cover", "greedy"], "3"),
+        (["--dtype", "bf16", "--cover", "exact"], "3"),
     ] {
-        verify_config("tests/golden/glm5_next_tiny", &options, CPU, "6");
-        verify_config("tests/golden/glm5_next_tiny", &options, EMULATOR, "3");
+        verify_config("tests/golden/glm5_next_tiny", &options, CPU, "3");
+        // Three draws take three orders of waves and workgroups; kernels of one op have hardly any to mix up.
+        verify_config("tests/golden/glm5_next_tiny", &options, EMULATOR, draws);
     }
 }
 

@@ -82,7 +82,7 @@ fn options() {
         (&["--block", "3"], USAGE, "multiple of the pool size 4"),
         (&["--block", "0"], USAGE, "multiple of the pool size 4"),
         (&["--threads", "5000"], USAGE, "1024"),
-        (&["--device", "abacus"], USAGE, "cpu, gfx12-emu or interp"),
+        (&["--device", "abacus"], USAGE, "cpu, cuda, gfx12-emu or interp"),
         (&["--taps"], USAGE, "--dump"),
         (&["--dump", "/nowhere/x.safetensors"], INPUT, "folder does not exist"),
         (&["--dump", "/tmp"], INPUT, "is a folder"),
