@@ -96,6 +96,7 @@ fn real_dimension_layers_emulated() {
 
 /// Kernels of a build with fewer roundings are compared with their graphs, and the bodies with the declared ones.
 #[test]
+#[cfg_attr(not(feature = "long-tests"), ignore = "compiles more bundles; needs --features long-tests")]
 fn tiny_model_with_fewer_roundings() {
     let folder = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let bundle = folder.path().join("rounding.ug");

@@ -79,7 +79,7 @@ fn grouped(experts: u64, n: u64, k: u64) -> Priced {
     let ids = b.input("ids", TensorType::plain(DType::I32, rows(&[chosen])), Domain::Distinct(experts));
     let slots = b.input("slots", plain(DType::I32, &[experts]), Domain::Slots(experts));
     let w = weight(&mut b, FOUR_BIT, &[experts, n, k]);
-    let y = b.add(Op::GroupedMatMul { order: Order::Lanes }, &[x, ids, slots, w]).unwrap();
+    let y = b.add(Op::GroupedMatMul { order: Order::Runs }, &[x, ids, slots, w]).unwrap();
     b.output("y", y);
     Priced::new(b.finish(), 4).on_tiles()
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use unglue_runtime::Bundle;
 use unglue_runtime::manifest::Exactness;
 
-use super::common::{AUX, Build, Case, Entry, MODEL, dump, floats, list, load, succeed};
+use super::common::{AUX, BUILDS, Case, Entry, MODEL, dump, floats, list, load, succeed};
 
 /// A bundle of the tiny model, compiled once for all tests.
 fn bundle(dtype: &str, numerics: &str, targets: &str) -> PathBuf {
@@ -25,8 +25,9 @@ fn rounding() -> &'static Path {
     BUNDLE.get_or_init(|| bundle("bf16", "rounding", "x86-64,gfx1201"))
 }
 
-fn greedy(dtype: &'static str) -> &'static Path {
-    Build { dtype, cover: "greedy" }.bundle()
+/// The fused build of a dtype.
+fn fused(dtype: &str) -> &'static Path {
+    BUILDS.into_iter().find(|b| b.dtype == dtype && b.cover != "none").unwrap().bundle()
 }
 
 /// P6: which roundings a build leaves out is decided once, for all targets.
@@ -39,7 +40,7 @@ fn rounding_gives_equal_bits_on_both_devices() {
     for (key, value) in &cpu {
         assert!(emulated[key] == *value, "{key} has other bits");
     }
-    let exact = load(&dump("rounding-exact", greedy("bf16"), &case.ids, &[]));
+    let exact = load(&dump("rounding-exact", fused("bf16"), &case.ids, &[]));
     assert!(exact["logits"] != cpu["logits"], "roundings were left out");
 }
 
@@ -56,7 +57,7 @@ fn each_kernel_says_its_class() {
     assert_eq!(numerics, "rounding");
     // Kernels that no rewrite of the class has touched keep theirs.
     assert_eq!(count.keys().collect::<Vec<_>>(), [&Exactness::Exact, &Exactness::Rounding], "{count:?}");
-    let (numerics, count, of_exact) = classes(greedy("bf16"));
+    let (numerics, count, of_exact) = classes(fused("bf16"));
     assert_eq!((numerics.as_str(), count.keys().collect::<Vec<_>>()), ("exact", vec![&Exactness::Exact]));
     // What each class would save does not depend on the class of the build.
     assert_eq!(levels, of_exact);
@@ -76,7 +77,7 @@ fn an_f32_trunk_is_the_same_in_every_class() {
         for name in ["long", "short"] {
             let case = Case::of(name);
             let of = |what: &str, path: &Path| load(&dump(&format!("{numerics}-{name}-{what}"), path, &case.ids, &[]));
-            assert!(of("exact", greedy("f32")) == of("loose", &bundle), "{numerics}, {name}");
+            assert!(of("exact", fused("f32")) == of("loose", &bundle), "{numerics}, {name}");
             let prompt = list(&case.ids[..case.prefill]);
             let out = succeed(&["run", bundle.to_str().unwrap(), "--ids", &prompt, "--json"]);
             let out: Value = serde_json::from_str(&out).unwrap();
@@ -119,6 +120,7 @@ fn median(mut of: Vec<f64>) -> f64 {
 /// nearer. A choice between near equals is discrete: rows that chose otherwise somewhere are not compared, and what they
 /// leave in the states for later rows is why the rows of both cases are judged by their median.
 #[test]
+#[cfg_attr(not(feature = "long-tests"), ignore = "compiles more bundles; needs --features long-tests")]
 fn leaving_roundings_out_comes_nearer_to_the_trunk_without_them() {
     let fast = bundle("bf16", "fast", "x86-64");
     for (numerics, path) in [("rounding", rounding()), ("fast", &fast)] {
@@ -127,7 +129,7 @@ fn leaving_roundings_out_comes_nearer_to_the_trunk_without_them() {
             let case = Case::of(name);
             let of = |what: &str, path: &Path| load(&dump(&format!("nearer-{name}-{what}"), path, &case.ids, &[]));
             let (ideal, declared, ours) =
-                (of("ideal", greedy("f32")), of("declared", greedy("bf16")), of(numerics, path));
+                (of("ideal", fused("f32")), of("declared", fused("bf16")), of(numerics, path));
             let agree = |i: usize| [&declared, &ours].iter().all(|x| choices(x, i) == choices(&ideal, i));
             for i in (0..case.ids.len()).filter(|i| agree(*i)) {
                 let [ideal, declared, ours] = [&ideal, &declared, &ours].map(|x| row(&x["logits"], i));
