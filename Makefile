@@ -27,6 +27,7 @@ test: setup
 	cargo fmt --all --check
 	@scripts/check-deps
 	cargo clippy $(CARGO_LOCKED) --workspace --all-targets --features long-tests -- -D warnings
+	cargo clippy $(CARGO_LOCKED) --package unglue --no-default-features -- -D warnings
 	cargo test $(CARGO_LOCKED) --workspace --no-fail-fast
 
 test-long:

@@ -4,6 +4,8 @@
 
 use serde_json::json;
 use unglue_codegen::check::{Subject, check_then};
+use unglue_ir::graph::Node;
+use unglue_ir::op::Op;
 use unglue_passes::cost::{GFX1201, kernel_cost};
 use unglue_passes::schedule::schedule;
 use unglue_runtime::{Bundle, Device};
@@ -21,8 +23,9 @@ struct Timed {
     name: String,
     launches: usize,
     times: Vec<f32>,
-    /// Bytes of weights and activations that it must move, each once.
-    bytes: u64,
+    /// Bytes of weights, state and activations that it must move, each once; none if they follow from which experts have
+    /// a slot.
+    bytes: Option<u64>,
     wrong: Option<String>,
 }
 
@@ -32,8 +35,8 @@ impl Timed {
     }
 
     /// Gigabytes a second of what must move.
-    fn rate(&self) -> f64 {
-        self.bytes as f64 / f64::from(self.median()) / 1e3
+    fn rate(&self) -> Option<f64> {
+        Some(self.bytes? as f64 / f64::from(self.median()) / 1e3)
     }
 }
 
@@ -79,7 +82,7 @@ fn launches(all: &[Timed]) -> usize {
 
 fn time(device: &mut dyn Device, case: &Case, args: &cli::Bench) -> Result<Timed, CliError> {
     let launches = case.bucket.launches.iter().filter(|l| l.kernel == case.kernel).count();
-    let mut timed = Timed { name: case.entry.name.clone(), launches, times: vec![], bytes: 0, wrong: None };
+    let mut timed = Timed { name: case.entry.name.clone(), launches, times: vec![], bytes: None, wrong: None };
     let wrong = with_subject(case, |subject| {
         timed.bytes = least_bytes(subject);
         let wrong = check_then(device, subject, args.seed, &mut |device, grid, launch| {
@@ -93,12 +96,15 @@ fn time(device: &mut dyn Device, case: &Case, args: &cli::Bench) -> Result<Timed
     Ok(timed)
 }
 
-/// Weights, state and activations, each once; grouped matmuls read the chosen experts alone.
-fn least_bytes(subject: &Subject) -> u64 {
-    schedule(subject.graph, &subject.bucket).map_or(0, |s| {
-        let t = kernel_cost(subject.graph, &s, &subject.bucket, &GFX1201).traffic;
-        t.dram() + t.read_bytes + t.written_bytes
-    })
+/// Weights, state and activations, each once. Which experts a grouped matmul reads depends on the slots that were drawn.
+fn least_bytes(subject: &Subject) -> Option<u64> {
+    let through_slots = |n: &Node| matches!(n.op, Op::GroupedMatMul { .. });
+    if subject.graph.nodes.iter().any(through_slots) {
+        return None;
+    }
+    let s = schedule(subject.graph, &subject.bucket).ok()?;
+    let t = kernel_cost(subject.graph, &s, &subject.bucket, &GFX1201).traffic;
+    Some(t.dram() + t.read_bytes + t.written_bytes)
 }
 
 fn row(t: &Timed) -> serde_json::Value {
@@ -110,15 +116,16 @@ fn row(t: &Timed) -> serde_json::Value {
 fn print_row(t: &Timed, copy: f64) {
     match (&t.wrong, t.times.as_slice()) {
         (Some(w), _) => println!("WRONG {w}"),
-        (None, [least, .., most]) => println!(
-            "{:<63} x{:<3} {:>8.1} us ({least:.1} to {most:.1})  {:>9} bytes {:>6.0} GB/s, {:>3.0} % of the copy's",
-            t.name,
-            t.launches,
-            t.median(),
-            t.bytes,
-            t.rate(),
-            100.0 * t.rate() * 1e9 / (2.0 * copy)
-        ),
+        (None, [least, .., most]) => {
+            let moved = t.bytes.zip(t.rate()).map_or("bytes follow from the slots".to_owned(), |(bytes, rate)| {
+                format!(
+                    "{bytes:>10} bytes {rate:>6.0} GB/s, {:>3.0} % of the copy's",
+                    100.0 * rate * 1e9 / (2.0 * copy)
+                )
+            });
+            let us = t.median();
+            println!("{:<63} x{:<3} {us:>8.1} us ({least:.1} to {most:.1})  {moved}", t.name, t.launches);
+        }
         _ => println!("{:<63} x{:<3} not timed", t.name, t.launches),
     }
 }

@@ -236,7 +236,7 @@ pub struct Bench {
 #[derive(Debug, Args)]
 pub struct Bisect {
     pub bundle: PathBuf,
-    /// cpu, or gfx12-emu: gfx1201 code in the emulator
+    /// cpu; cuda: sm_90 code on an NVIDIA GPU; gfx12-emu: gfx1201 code in the emulator
     #[arg(long, default_value = "cpu")]
     pub device: String,
     /// Find the first wrong launch of a step over these token ids instead, beside the interpreter: 1,2,3 or @FILE

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use unglue_codegen::emu::CountReport;
+use unglue_codegen::counts::CountReport;
 use unglue_runtime::Bundle;
 
 use crate::error::CliError;

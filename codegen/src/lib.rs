@@ -8,6 +8,8 @@
 #[cfg(feature = "llvm")]
 pub mod bundle;
 pub mod check;
+pub mod counts;
+#[cfg(feature = "llvm")]
 pub mod emu;
 pub mod error;
 #[cfg(feature = "llvm")]

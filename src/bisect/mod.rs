@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use unglue_codegen::CodegenError;
 use unglue_codegen::check::split::{self, Part, Split};
 use unglue_codegen::check::{Mismatch, Subject, check};
-use unglue_codegen::target::{self, Packaging, Target};
+use unglue_codegen::target::{self, Target};
 use unglue_ir::graph::{Graph, ValueId};
 use unglue_ir::module::Module;
 use unglue_passes::facts::Facts;
@@ -105,7 +105,7 @@ fn checked(
     let made = split::make(part, target)?;
     let cannot = |e: String| CodegenError::Check { kernel: made.entry.name.clone(), found: e };
     let mut under = UnderTest::empty(kind).map_err(|e| cannot(e.to_string()))?;
-    let kernel = (target.packaging == Packaging::OnePerKernel).then_some(0);
+    let kernel = target.packaging.per_kernel().then_some(0);
     let code = [Code { kernel, bytes: &made.code }];
     let loaded = under.device().load(std::slice::from_ref(&made.entry), &code);
     loaded.map_err(|e| cannot(e.to_string()))?;

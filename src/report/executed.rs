@@ -1,7 +1,7 @@
 //! What the emulator counted, as a table.
 
-use unglue_codegen::emu::CountReport;
-use unglue_codegen::emu::count::{Class, Traffic};
+use unglue_codegen::counts::CountReport;
+use unglue_codegen::counts::{Class, Traffic};
 use unglue_runtime::manifest::Manifest;
 
 use super::tables::{Page, bytes};

@@ -60,11 +60,9 @@ impl OnDevice {
         let threads = if args.threads == 0 { all() } else { args.threads };
         Ok(OnDevice { session, sequence, kind, threads, reads })
     }
-}
 
-impl OnDevice {
-    #[cfg(feature = "compile")]
     /// Feeds the next ids with a look at each launch.
+    #[cfg(feature = "compile")]
     pub fn observed(&mut self, ids: &[i32], hook: &mut Hook<'_>) -> Result<(), CliError> {
         let mut feeds = [Feed { seq: &mut self.sequence, ids, logits: LogitRows::All }];
         self.session.feed_batch(&mut feeds, Some(hook)).map_err(CliError::Device)?;

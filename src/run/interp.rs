@@ -69,8 +69,8 @@ impl Interpreter {
         Interpreter { module, checkpoint, states, len: 0, pool, taps: BTreeMap::new() }
     }
 
-    #[cfg(feature = "compile")]
     /// Feeds the next ids with a look at every value; the module's results, with logits of all rows.
+    #[cfg(feature = "compile")]
     pub fn observed(
         &mut self,
         ids: &[i32],

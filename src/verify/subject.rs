@@ -1,6 +1,6 @@
 //! The device under test, and how each draw runs on it.
 
-use unglue_codegen::emu::CountReport;
+use unglue_codegen::counts::CountReport;
 #[cfg(feature = "compile")]
 use unglue_codegen::emu::{EmuDevice, EmuOptions, Schedule};
 use unglue_runtime::{Bundle, CpuDevice, CpuOptions, Device, Guard};

@@ -143,7 +143,7 @@ pub fn make(part: &Part, target: &Target) -> Result<Made, CodegenError> {
     let object = llvm::compile_object(&part.generated.program, target)?;
     Ok(Made {
         entry: describe::kernel(&part.graph, &part.schedule, &part.generated, facts),
-        code: link::shared_object(&[(name, object)], target)?,
+        code: link::kernel(&name, object, target)?,
         uses: part.generated.uses.clone(),
         grid: part.schedule.grid(),
     })

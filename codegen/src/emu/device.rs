@@ -9,11 +9,11 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 use unglue_runtime::manifest::{Access, Kernel as Described, ParamKind};
 use unglue_runtime::{ArgValue, BufferId, Code, Device, RuntimeError, check_launch};
 
-use super::count::Counts;
 use super::fault::Trap;
 use super::group::{GroupOptions, Runner, Schedule, coordinates, group_order};
 use super::load::{Kernel, LaunchState, load};
 use super::memory::{CODE_BASE, Region, Rights, Space, Words};
+use crate::counts::Counts;
 use crate::isa::sreg;
 use crate::target::{self, Target};
 

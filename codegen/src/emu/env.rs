@@ -1,10 +1,10 @@
 //! What an instruction can reach beside its wave.
 
-use super::count::Counts;
 use super::group::Barrier;
 use super::lds::Lds;
 use super::memory::Space;
 use super::step::Code;
+use crate::counts::Counts;
 
 /// Everything around a wave during one instruction.
 pub struct Env<'a> {

@@ -1,6 +1,5 @@
 //! Runs workgroups: launch state, the order of waves, barriers.
 
-use super::count::Counts;
 use super::env::Env;
 use super::fault::{Fault, Trap};
 use super::lds::Lds;
@@ -8,6 +7,7 @@ use super::load::{Kernel, LaunchState};
 use super::memory::Space;
 use super::op::Flow;
 use super::wave::Wave;
+use crate::counts::Counts;
 use crate::isa::sreg;
 
 /// In which order waves of a workgroup, and workgroups of a launch, run.

@@ -1,10 +1,10 @@
 //! The shape of the instruction table: one [`Op`] per opcode.
 
-use super::count::Class;
 use super::env::Env;
 use super::fault::Fault;
 use super::step::Step;
 use super::wave::Wave;
+use crate::counts::Class;
 
 /// Executes one instruction.
 pub type Run = fn(&mut Wave, &mut Env<'_>, &Step) -> Result<Flow, Fault>;

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use super::count::{CLASSES, Class};
 use super::ops;
+use crate::counts::{CLASSES, Class};
 
 const HEAD: &str = "\
 # The gfx12 emulator: what it executes

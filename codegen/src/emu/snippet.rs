@@ -1,6 +1,5 @@
 //! A few instructions on one wave, without a code object: what conformance tests run.
 
-use super::count::Counts;
 use super::env::Env;
 use super::fault::Fault;
 use super::group::Barrier;
@@ -10,6 +9,7 @@ use super::memory::{CODE_BASE, Space};
 use super::op::Flow;
 use super::step::decode;
 use super::wave::Wave;
+use crate::counts::Counts;
 use crate::target::Target;
 
 /// What surrounds a snippet.

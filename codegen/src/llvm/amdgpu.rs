@@ -2,20 +2,21 @@
 //!
 //! Uniform values are uniform for LLVM too: whatever its analysis cannot see to be so goes through `readfirstlane`.
 
-use std::fmt::Write;
-
 use super::finish::Scope;
-use super::gpu::{self, Gpu, ROLLED, Threads, UNROLL, UNROLLED};
+use super::gpu::Gpu;
 use super::pure::mem_name;
-use super::walk::{Emit, Result};
-use crate::kp::{LANES, Program, finish_slot};
+use super::walk::Emit;
+use crate::kp::finish_slot;
 
 /// DPP control: lane l reads lane l ^ n of its row of 16.
 const ROW_XMASK: u32 = 0x160;
 /// No kernel has a name with a dot.
 const FINISH_SLOT: &str = "@.finish";
 
-static AMDGPU: Gpu = Gpu {
+pub(crate) static AMDGPU: Gpu = Gpu {
+    define: ["protected amdgpu_kernel", " !reqd_work_group_size !0"],
+    attributes,
+    arrays: shared,
     // Workgroups are spread over the compute units of one device.
     scope: Scope { sync: "syncscope(\"agent\") ", pointer: "ptr addrspace(1)" },
     group: "llvm.amdgcn.workgroup.id.",
@@ -30,30 +31,14 @@ static AMDGPU: Gpu = Gpu {
     ballot,
 };
 
-/// The module text of a program.
-pub(crate) fn lower(p: &Program) -> Result<String> {
-    let mut e = Emit::new(p, 1);
-    shared(&mut e);
-    gpu::numbers(&mut e, &AMDGPU);
-    e.stmts(&mut Threads::new(&AMDGPU), &p.body)?;
-    let threads = p.waves * LANES;
-    let header = format!(
-        "define protected amdgpu_kernel void @{}({}) #0 !reqd_work_group_size !0",
-        p.name,
-        gpu::arguments(p).join(", ")
-    );
-    let mut tail = String::new();
-    let _ = writeln!(
-        tail,
+fn attributes(threads: u32) -> String {
+    format!(
         "attributes #0 = {{ nounwind \"amdgpu-flat-work-group-size\"=\"{threads},{threads}\" \
          \"uniform-work-group-size\"=\"true\" }}\n\
          !0 = !{{i32 {threads}, i32 1, i32 1}}\n\
          !llvm.module.flags = !{{!1}}\n\
-         !1 = !{{i32 1, !\"amdhsa_code_object_version\", i32 500}}\n\
-         !{UNROLLED} = !{{!\"llvm.loop.unroll.count\", i32 {UNROLL}}}\n\
-         !{ROLLED} = !{{!\"llvm.loop.unroll.disable\"}}"
-    );
-    Ok(e.ir.finish(&header, &tail))
+         !1 = !{{i32 1, !\"amdhsa_code_object_version\", i32 500}}\n"
+    )
 }
 
 /// Shared arrays, one after the other.

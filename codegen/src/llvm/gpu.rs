@@ -11,16 +11,22 @@ use crate::kp::{Access, Expr, For, LANES, Param, Program, Reduce, Stmt, Val};
 
 /// Rounds of a loop that LLVM may put in one. Unrolled fully, a contraction of 4,096 keeps its whole operand in registers
 /// (256 VGPRs and spills, measured with LLVM 22); four b128 loads of a weight stream in flight are enough.
-pub(crate) const UNROLL: u32 = 4;
+const UNROLL: u32 = 4;
 /// Statements of a body that is unrolled: larger ones have their own parallelism (chains, rows).
 const SMALL_BODY: usize = 32;
 /// Numbers of the metadata for loops that are unrolled and that are not, and of the first loop's own.
-pub(crate) const UNROLLED: u32 = 2;
-pub(crate) const ROLLED: u32 = 3;
+const UNROLLED: u32 = 2;
+const ROLLED: u32 = 3;
 const FIRST_LOOP: u32 = 10;
 
 /// How a GPU names things.
 pub(crate) struct Gpu {
+    /// Linkage and calling convention of a kernel, and what its definition has behind attribute group 0.
+    pub define: [&'static str; 2],
+    /// Attribute group 0 and its metadata for a kernel of so many threads; numbers from 2 on are taken.
+    pub attributes: fn(u32) -> String,
+    /// Shared arrays, and the slot where a counter's old value is left.
+    pub arrays: fn(&mut Emit<'_>),
     pub scope: Scope,
     /// Intrinsic of the workgroup's number along an axis, up to the axis' letter.
     pub group: &'static str,
@@ -45,21 +51,31 @@ pub(crate) struct Gpu {
 }
 
 /// The backend of a GPU.
-pub(crate) struct Threads {
+struct Threads {
     gpu: &'static Gpu,
     /// Loops so far.
     loops: u32,
 }
 
-impl Threads {
-    pub(crate) const fn new(gpu: &'static Gpu) -> Self {
-        Self { gpu, loops: 0 }
-    }
+/// The module text of a program.
+pub(crate) fn lower(p: &Program, gpu: &'static Gpu) -> Result<String> {
+    let mut e = Emit::new(p, 1);
+    (gpu.arrays)(&mut e);
+    numbers(&mut e, gpu);
+    e.stmts(&mut Threads { gpu, loops: 0 }, &p.body)?;
+    let [before, behind] = gpu.define;
+    let header = format!("define {before} void @{}({}) #0{behind}", p.name, arguments(p).join(", "));
+    let tail = format!(
+        "{}!{UNROLLED} = !{{!\"llvm.loop.unroll.count\", i32 {UNROLL}}}\n\
+         !{ROLLED} = !{{!\"llvm.loop.unroll.disable\"}}\n",
+        (gpu.attributes)(p.waves * LANES)
+    );
+    Ok(e.ir.finish(&header, &tail))
 }
 
 /// Kernel arguments. Only buffers that nobody writes are `noalias readonly`: that lets LLVM use scalar loads or the
 /// read-only cache for them.
-pub(crate) fn arguments(p: &Program) -> Vec<String> {
+fn arguments(p: &Program) -> Vec<String> {
     let argument = |(i, param): (usize, &Param)| match param {
         Param::Buffer { access, .. } => {
             let alias = match access {
@@ -74,7 +90,7 @@ pub(crate) fn arguments(p: &Program) -> Vec<String> {
 }
 
 /// `%thread`, `%lane` and `%wave`.
-pub(crate) fn numbers(e: &mut Emit<'_>, gpu: &Gpu) {
+fn numbers(e: &mut Emit<'_>, gpu: &Gpu) {
     let thread = e.ir.call("i32", gpu.thread, &[]);
     e.ir.named("%thread", format_args!("add i32 {thread}, 0"));
     e.ir.named("%lane", format_args!("and i32 {thread}, {}", LANES - 1));

@@ -32,8 +32,8 @@ pub fn compile_object(p: &Program, t: &Target) -> Result<Vec<u8>, CodegenError> 
 pub fn ir_text(p: &Program, t: &Target) -> Result<String, CodegenError> {
     match t.lowering {
         Lowering::HostVector => x86::lower(p),
-        Lowering::Amdgpu => amdgpu::lower(p),
-        Lowering::Nvptx => nvptx::lower(p),
+        Lowering::Amdgpu => gpu::lower(p, &amdgpu::AMDGPU),
+        Lowering::Nvptx => gpu::lower(p, &nvptx::NVPTX),
     }
 }
 

@@ -3,19 +3,20 @@
 //! Text of the PTX assembly language, which the driver compiles when it loads a kernel. Shared arrays lie in the launch's
 //! dynamic shared memory at the offsets of [`crate::kp::shared_offsets`]: static arrays may not pass 48 KiB.
 
-use std::fmt::Write;
-
 use super::finish::Scope;
-use super::gpu::{self, Gpu, ROLLED, Threads, UNROLL, UNROLLED};
-use super::walk::{Emit, Result};
-use crate::kp::{LANES, Program, SHARED_ALIGN, finish_slot, shared_bytes, shared_offsets};
+use super::gpu::Gpu;
+use super::walk::Emit;
+use crate::kp::{LANES, SHARED_ALIGN, finish_slot, shared_bytes, shared_offsets};
 
 const SHARED: &str = "@shared_memory";
 const FINISH_SLOT: &str = "%finish";
 /// Every lane of a wave takes part in what crosses lanes.
 const ALL: &str = "-1";
 
-static NVPTX: Gpu = Gpu {
+pub(crate) static NVPTX: Gpu = Gpu {
+    define: ["ptx_kernel", ""],
+    attributes,
+    arrays: shared,
     // Workgroups are spread over the multiprocessors of one device.
     scope: Scope { sync: "syncscope(\"device\") ", pointer: "ptr addrspace(1)" },
     group: "llvm.nvvm.read.ptx.sreg.ctaid.",
@@ -30,22 +31,8 @@ static NVPTX: Gpu = Gpu {
     ballot,
 };
 
-/// The module text of a program.
-pub(crate) fn lower(p: &Program) -> Result<String> {
-    let mut e = Emit::new(p, 1);
-    shared(&mut e);
-    gpu::numbers(&mut e, &NVPTX);
-    e.stmts(&mut Threads::new(&NVPTX), &p.body)?;
-    let threads = p.waves * LANES;
-    let header = format!("define ptx_kernel void @{}({}) #0", p.name, gpu::arguments(p).join(", "));
-    let mut tail = String::new();
-    let _ = writeln!(
-        tail,
-        "attributes #0 = {{ nounwind \"nvvm.reqntid\"=\"{threads}\" }}\n\
-         !{UNROLLED} = !{{!\"llvm.loop.unroll.count\", i32 {UNROLL}}}\n\
-         !{ROLLED} = !{{!\"llvm.loop.unroll.disable\"}}"
-    );
-    Ok(e.ir.finish(&header, &tail))
+fn attributes(threads: u32) -> String {
+    format!("attributes #0 = {{ nounwind \"nvvm.reqntid\"=\"{threads}\" }}\n")
 }
 
 /// Pointers to the shared arrays.

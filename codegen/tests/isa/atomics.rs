@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers outside of test functions
 
 use half::{bf16, f16};
-use unglue_codegen::emu::count::{Class, Traffic};
+use unglue_codegen::counts::{Class, Traffic};
 use unglue_codegen::emu::snippet::Surroundings;
 
 use super::global::{Form, masks};

@@ -1,7 +1,7 @@
 //! Branches, barriers, waves that end, hints: what moves the program counter or waits.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers outside of test functions
 
-use unglue_codegen::emu::count::{Class, Counts};
+use unglue_codegen::counts::{Class, Counts};
 use unglue_codegen::emu::fault::{Fault, Trap};
 use unglue_codegen::emu::group::{GroupOptions, Runner};
 use unglue_codegen::emu::load::{LaunchState, load};

@@ -1,7 +1,7 @@
 //! Global and flat loads and stores: widths, extension, halves, address forms, inactive lanes, counts.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers outside of test functions
 
-use unglue_codegen::emu::count::{Class, Traffic};
+use unglue_codegen::counts::{Class, Traffic};
 use unglue_codegen::emu::lds::Lds;
 use unglue_codegen::emu::snippet::Surroundings;
 use unglue_codegen::emu::wave::{PRIVATE_APERTURE, SHARED_APERTURE, Wave};

@@ -8,7 +8,7 @@
 use std::fmt::Write;
 use std::sync::LazyLock;
 
-use unglue_codegen::emu::count::Counts;
+use unglue_codegen::counts::Counts;
 use unglue_codegen::emu::env::Env;
 use unglue_codegen::emu::group::Barrier;
 use unglue_codegen::emu::lanes::execute;

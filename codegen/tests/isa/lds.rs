@@ -1,7 +1,7 @@
 //! LDS loads, stores and atomics, lane permutations that go through LDS, and what counts as a race.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers outside of test functions
 
-use unglue_codegen::emu::count::{Class, Traffic};
+use unglue_codegen::counts::{Class, Traffic};
 use unglue_codegen::emu::fault::Fault;
 use unglue_codegen::emu::lds::Lds;
 use unglue_codegen::emu::snippet::Surroundings;
@@ -197,7 +197,7 @@ fn two_addresses() {
                         }
                     }
                 }
-                let bytes_of = |c: &unglue_codegen::emu::Counts, t: Traffic| c.traffic(t);
+                let bytes_of = |c: &unglue_codegen::counts::Counts, t: Traffic| c.traffic(t);
                 let lanes = u64::from(mask.count_ones() * 2 * bytes);
                 let got = exec(&text, &mut w, &mut around).map(|c| bytes_of(&c, Traffic::LdsLoad));
                 if got != Ok(lanes) || w.vgpr.to_vec() != want {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use rustc_apfloat::Float;
-use unglue_codegen::emu::count::Counts;
+use unglue_codegen::counts::Counts;
 use unglue_codegen::emu::env::Env;
 use unglue_codegen::emu::group::Barrier;
 use unglue_codegen::emu::lanes;

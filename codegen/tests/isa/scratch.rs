@@ -1,7 +1,7 @@
 //! Private memory: each lane has its own bytes.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers outside of test functions
 
-use unglue_codegen::emu::count::{Class, Traffic};
+use unglue_codegen::counts::{Class, Traffic};
 use unglue_codegen::emu::snippet::Surroundings;
 use unglue_codegen::emu::wave::Wave;
 

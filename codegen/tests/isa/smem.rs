@@ -1,7 +1,7 @@
 //! Scalar loads: widths, address forms, faults, counts.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers outside of test functions
 
-use unglue_codegen::emu::count::{Class, Traffic};
+use unglue_codegen::counts::{Class, Traffic};
 use unglue_codegen::emu::fault::Fault;
 use unglue_codegen::emu::memory::Words;
 use unglue_codegen::emu::snippet::Surroundings;

@@ -1,7 +1,7 @@
 //! What the tests of scalar, memory, LDS and control ops share: instructions from text, values, memory.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers outside of test functions
 
-use unglue_codegen::emu::count::{Counts, Traffic, WIDTHS};
+use unglue_codegen::counts::{Counts, Traffic, WIDTHS};
 use unglue_codegen::emu::env::Env;
 use unglue_codegen::emu::fault::Fault;
 use unglue_codegen::emu::group::Barrier;

@@ -1,6 +1,7 @@
 //! Kernels over int4 weights.
 
-use unglue_codegen::emu::{Class, EmuDevice, EmuOptions, Traffic};
+use unglue_codegen::counts::{Class, Traffic};
+use unglue_codegen::emu::{EmuDevice, EmuOptions};
 use unglue_codegen::kp::{Addr, Elem, Expr, Param, Place, Stmt, Ty, Val};
 use unglue_ir::builder::Builder;
 use unglue_ir::graph::{Graph, ValueId};

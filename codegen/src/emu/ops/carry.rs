@@ -1,7 +1,7 @@
 //! Integer operations with a carry, and 64-bit ones.
 
 use super::vector_any;
-use crate::emu::count::Class;
+use crate::counts::Class;
 use crate::emu::fault::Fault;
 use crate::emu::lanes::{dst, fetch, pack, set_mask, whole_mask};
 use crate::emu::op::{Flow, Literal, Op, Run, accepts};

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use half::f16;
 
-use crate::emu::count::Class;
+use crate::counts::Class;
 use crate::emu::lanes::{Width, compare, compare32};
 use crate::emu::op::{Literal, Op, Run, accepts};
 

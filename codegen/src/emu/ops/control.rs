@@ -1,6 +1,6 @@
 //! Branches, barriers, waits and hints.
 
-use crate::emu::count::Class;
+use crate::counts::Class;
 use crate::emu::env::Env;
 use crate::emu::fault::Fault;
 use crate::emu::op::{Flow, Literal, Op, accepts};

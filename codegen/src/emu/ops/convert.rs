@@ -8,7 +8,7 @@ use half::f16;
 use super::formats::clamp_f16;
 use super::fp8::{bf8_to_f32, f32_to_bf8, f32_to_fp8, fp8_to_f32};
 use super::{vector, vector_any};
-use crate::emu::count::Class;
+use crate::counts::Class;
 use crate::emu::fault::Fault;
 use crate::emu::lanes::{self, Width, any, u1};
 use crate::emu::op::{Flow, Literal, Op, accepts};

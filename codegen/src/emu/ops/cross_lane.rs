@@ -1,6 +1,6 @@
 //! Operations between lanes and from lanes to scalars.
 
-use crate::emu::count::Class;
+use crate::counts::Class;
 use crate::emu::env::Env;
 use crate::emu::fault::Fault;
 use crate::emu::lanes::{dst, set_mask};

@@ -6,8 +6,8 @@
 use super::formats::{Format, bf8, clamp_f32, finish_half, fp8, packed_constant, word_constant};
 use super::half::{half_source, set_half};
 use super::packed::{Halves, packed_source};
+use crate::counts::Class;
 use crate::emu::approx::finish;
-use crate::emu::count::Class;
 use crate::emu::env::Env;
 use crate::emu::fault::Fault;
 use crate::emu::lanes::dst;

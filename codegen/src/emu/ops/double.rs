@@ -1,7 +1,7 @@
 //! f64 arithmetic.
 
+use crate::counts::Class;
 use crate::emu::approx::finish;
-use crate::emu::count::Class;
 use crate::emu::env::Env;
 use crate::emu::fault::Fault;
 use crate::emu::lanes::{dst, set_mask};

@@ -6,8 +6,8 @@
 
 use super::valu_f32::{fma_odd, v_fma_f32};
 use super::{vector, vector_f32};
+use crate::counts::Class;
 use crate::emu::approx::finish;
-use crate::emu::count::Class;
 use crate::emu::env::Env;
 use crate::emu::fault::Fault;
 use crate::emu::lanes::{self, dst, f1, f2, f3, fetch, modify, pack, set_mask, whole_mask};

@@ -1,7 +1,7 @@
 //! Loads and stores of global, flat and scratch memory.
 
 use super::reach::{Direction, Flat, Global, Reach, Scratch};
-use crate::emu::count::Class;
+use crate::counts::Class;
 use crate::emu::env::Env;
 use crate::emu::fault::Fault;
 use crate::emu::lanes::dst;

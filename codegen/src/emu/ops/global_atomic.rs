@@ -5,7 +5,7 @@
 
 use super::atomic::*;
 use super::reach::{Atomic, Direction, Flat, Global};
-use crate::emu::count::Class;
+use crate::counts::Class;
 use crate::emu::env::Env;
 use crate::emu::fault::Fault;
 use crate::emu::lanes::dst;

@@ -1,7 +1,7 @@
 //! f16 arithmetic: exact, rounded once to nearest even, subnormals kept.
 
 use super::formats::{Format, clamp_f16, f16, finish_half, to_f16};
-use crate::emu::count::Class;
+use crate::counts::Class;
 use crate::emu::env::Env;
 use crate::emu::fault::Fault;
 use crate::emu::lanes::permute;

@@ -1,7 +1,7 @@
 //! 16-bit integer operations and moves.
 
 use super::vector_any;
-use crate::emu::count::Class;
+use crate::counts::Class;
 use crate::emu::env::Env;
 use crate::emu::fault::Fault;
 use crate::emu::lanes::{Width, any, fetch_any, write_any};

@@ -3,7 +3,7 @@
 //! Alignment: 8 bytes for `b64` and pairs of it, 4 for `b96` and `b128`, which LLVM also emits for data of less
 //! alignment (the hardware's unaligned access mode, which the HSA ABI turns on).
 
-use crate::emu::count::{Class, Traffic};
+use crate::counts::{Class, Traffic};
 use crate::emu::env::Env;
 use crate::emu::fault::Fault;
 use crate::emu::lanes::dst;

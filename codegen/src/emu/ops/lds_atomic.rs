@@ -2,7 +2,7 @@
 
 use super::atomic::*;
 use super::lds::{offsets, pair, register};
-use crate::emu::count::{Class, Traffic};
+use crate::counts::{Class, Traffic};
 use crate::emu::env::Env;
 use crate::emu::fault::Fault;
 use crate::emu::lanes::dst;

@@ -1,7 +1,7 @@
 //! Exchanges between lanes through the LDS unit, without memory.
 
 use super::lds::{offsets, register};
-use crate::emu::count::Class;
+use crate::counts::Class;
 use crate::emu::fault::Fault;
 use crate::emu::lanes::dst;
 use crate::emu::op::{Flow, Literal, Op, Run, accepts};

@@ -10,8 +10,8 @@
 //! approximation's.
 
 use super::formats::{Format, bf8, bf16, f16, finish_half, fp8, packed_constant, word_constant};
+use crate::counts::Class;
 use crate::emu::approx::finish;
-use crate::emu::count::Class;
 use crate::emu::env::Env;
 use crate::emu::fault::Fault;
 use crate::emu::lanes::dst;

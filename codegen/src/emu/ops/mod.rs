@@ -69,7 +69,7 @@ macro_rules! vector_int {
     ($class:ident, $shape:ident, $($f:ident),+ $(,)?) => {
         [$(crate::emu::op::Op {
             name: stringify!($f),
-            class: crate::emu::count::Class::$class,
+            class: crate::counts::Class::$class,
             dsts: 1,
             accepts: crate::emu::op::accepts::DPP,
             literal: crate::emu::op::Literal::B32,
@@ -83,7 +83,7 @@ macro_rules! vector_f32 {
     ($class:ident, $shape:ident, $($f:ident),+ $(,)?) => {
         [$(crate::emu::op::Op {
             name: stringify!($f),
-            class: crate::emu::count::Class::$class,
+            class: crate::counts::Class::$class,
             dsts: 1,
             accepts: crate::emu::op::accepts::FLOAT,
             literal: crate::emu::op::Literal::B32,

@@ -4,7 +4,7 @@ use super::formats::{
     Format, Printed, clamp_f16, clamp_f32, f16, f16_to_f32, packed_constant, printed, to_f16, word_constant,
 };
 use super::half::{v_fma_f16, v_max_num_f16, v_maximum_f16, v_min_num_f16, v_minimum_f16};
-use crate::emu::count::Class;
+use crate::counts::Class;
 use crate::emu::env::Env;
 use crate::emu::fault::Fault;
 use crate::emu::lanes::{dst, permute};

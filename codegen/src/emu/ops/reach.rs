@@ -1,6 +1,6 @@
 //! The three ways to reach memory by address: global, scratch, and flat, where the address says which.
 
-use crate::emu::count::Traffic;
+use crate::counts::Traffic;
 use crate::emu::env::Env;
 use crate::emu::fault::Fault;
 use crate::emu::step::{Operand, Step};

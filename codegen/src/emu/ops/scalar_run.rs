@@ -150,7 +150,7 @@ macro_rules! scalar {
     ($dsts:literal, $literal:ident, $run:path: $($f:ident),+ $(,)?) => {
         [$(crate::emu::op::Op {
             name: stringify!($f),
-            class: crate::emu::count::Class::Salu,
+            class: crate::counts::Class::Salu,
             dsts: $dsts,
             accepts: crate::emu::op::accepts::NONE,
             literal: crate::emu::op::Literal::$literal,

@@ -1,6 +1,6 @@
 //! Scalar loads.
 
-use crate::emu::count::{Class, Traffic};
+use crate::counts::{Class, Traffic};
 use crate::emu::env::Env;
 use crate::emu::fault::Fault;
 use crate::emu::op::{Flow, Literal, Op, Run, accepts};

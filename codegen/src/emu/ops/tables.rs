@@ -5,7 +5,7 @@ macro_rules! vector {
     ($class:ident, $accepts:expr, $literal:ident, $shape:path, $($f:ident),+ $(,)?) => {
         [$(crate::emu::op::Op {
             name: stringify!($f),
-            class: crate::emu::count::Class::$class,
+            class: crate::counts::Class::$class,
             dsts: 1,
             accepts: $accepts,
             literal: crate::emu::op::Literal::$literal,
@@ -23,7 +23,7 @@ macro_rules! vector_any {
     (@each $accepts:expr, $literal:ident, $result:ident, $sources:tt, [$($f:ident),+]) => {
         [$(crate::emu::op::Op {
             name: stringify!($f),
-            class: crate::emu::count::Class::Valu,
+            class: crate::counts::Class::Valu,
             dsts: 1,
             accepts: $accepts,
             literal: crate::emu::op::Literal::$literal,

@@ -1,7 +1,7 @@
 //! 32-bit and 24-bit integer arithmetic and bit operations of vectors.
 
 use super::{vector, vector_any, vector_int};
-use crate::emu::count::Class;
+use crate::counts::Class;
 use crate::emu::env::Env;
 use crate::emu::fault::Fault;
 use crate::emu::lanes::{self, SIGN, dst, fetch, modify, select};
