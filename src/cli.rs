@@ -9,8 +9,8 @@ use crate::diff::Limit;
 use crate::wish::Pair;
 
 /// Exit codes, as `--help` says.
-const EXIT: &str = "Exit codes: 0 success; 1 a check failed (verify, bisect, diff); 2 wrong command line; 3 bad input (config, \
-checkpoint, IR text, ids); 4 bad bundle; 5 compilation failed; 6 the device or a step failed.";
+const EXIT: &str = "Exit codes: 0 success; 1 a check failed (verify, bisect, bench, diff); 2 wrong command line; \
+3 bad input (config, checkpoint, IR text, ids); 4 bad bundle; 5 compilation failed; 6 the device or a step failed.";
 
 /// Compiles trunks of language models into bundles of few fused kernels, and runs them.
 #[derive(Debug, Parser)]

@@ -14,7 +14,7 @@ pub use kernel::{Access, Exactness, Interface, Kernel, Param, ParamKind, Port, R
 /// The value of [`Manifest::format`].
 pub const FORMAT: &str = "unglue-bundle";
 /// The only version of the format that this runtime reads and writes.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Name of the manifest file inside the bundle folder.
 pub const MANIFEST_FILE: &str = "manifest.json";
 /// Alignment in bytes of every activation inside a bucket's arena.
@@ -54,7 +54,7 @@ pub struct Manifest {
     pub slot_tables: Vec<SlotTable>,
     /// Where results are found.
     pub outputs: Outputs,
-    /// Points where ranks sum a buffer. Must be empty in version 1 (tensor parallelism 1).
+    /// Points where ranks sum a buffer. Must be empty so far (tensor parallelism 1).
     pub all_reduce: Vec<AllReduce>,
 }
 
@@ -88,7 +88,7 @@ pub struct Options {
     pub cover: String,
     /// `exact`, `rounding` or `fast`.
     pub numerics: String,
-    /// Tensor-parallel ranks; 1 in version 1.
+    /// Tensor-parallel ranks; 1 so far.
     pub tp: u32,
     /// Most rows T of a step over all buckets.
     pub max_rows: u64,
@@ -510,7 +510,7 @@ pub struct Tap {
     pub after_launch: Vec<u32>,
 }
 
-/// A sum over ranks; none in version 1.
+/// A sum over ranks; none so far.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AllReduce {

@@ -130,9 +130,12 @@ fn foreign_files_and_unknown_versions_are_refused() {
         let error = error(&path);
         assert!(matches!(error, RuntimeError::Format { .. }) && error.to_string().contains(needle), "{error}");
     };
-    format(good.replace("\"version\": 1", "\"version\": 2"), "version 2");
-    format(good.replace("\"version\": 1", "\"version\": \"1\""), "without a version");
-    format(good.replace(FORMAT, "other"), "other version 1");
+    let version = |v: String| good.replace(&format!("\"version\": {VERSION}"), &format!("\"version\": {v}"));
+    for other in [VERSION - 1, VERSION + 1] {
+        format(version(other.to_string()), &format!("version {other}"));
+    }
+    format(version(format!("\"{VERSION}\"")), "without a version");
+    format(good.replace(FORMAT, "other"), &format!("other version {VERSION}"));
     format("{}\n".into(), "no format name");
     format("[1, 2]\n".into(), "no format name");
     format("hello\n".into(), "JSON");

@@ -40,7 +40,7 @@ const HUGE: u64 = 1 << 63;
 
 refusals! {
     format_name: "format name", m => m.format = "x".into();
-    format_version: "format version", m => m.version = 2;
+    format_version: "format version", m => m.version = VERSION + 1;
     model_name: "model name", m => m.model.name.clear();
     hidden_size: "hidden size", m => m.model.hidden_size = 0;
     vocabulary: "vocabulary", m => m.model.vocab_size = HUGE;
