@@ -15,7 +15,7 @@ use unglue_ir::builder::Builder;
 use unglue_ir::graph::Graph;
 use unglue_ir::op::Domain;
 use unglue_ir::types::{DType, Dim, TensorType};
-use unglue_passes::schedule::{Bucket, schedule};
+use unglue_passes::schedule::{Bucket, fit, schedule};
 use unglue_runtime::{ArgValue, Code, CpuDevice, CpuOptions, Device, manifest};
 
 type Failure = Box<dyn std::error::Error>;
@@ -101,7 +101,7 @@ struct Gemv {
 
 impl Gemv {
     fn load(n: u64, target: &str, part: Option<u32>, device: &mut dyn Device) -> Result<Gemv, Failure> {
-        let bucket = Bucket { rows_max: 1, seqs_max: 1, pools: 0 };
+        let bucket = Bucket { rows_max: 1, seqs_max: 1, pools: 0, fit: &fit::GFX1201 };
         let g = matmul(n)?;
         let s = schedule(&g, &bucket).map_err(|o| format!("{o:?}"))?;
         let made = generate::generate("gemv", &g, &s, bucket)?;

@@ -106,6 +106,7 @@ fn options(args: &cli::Compile, source: &Source) -> manifest::Options {
         aux: source.aux.clone(),
         cover: fuse::strategy(args.cover).name().into(),
         numerics: fuse::numerics(args.numerics).name().into(),
+        schedules: fuse::machine(&args.target).fit.target.into(),
         tp: 1,
         max_rows: u64::from(ROWS[2]),
         max_seqs: u64::from(MAX_SEQS),

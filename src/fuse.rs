@@ -3,9 +3,9 @@
 use indicatif::ProgressBar;
 use unglue_ir::module::Module;
 use unglue_passes::classes::classes;
-use unglue_passes::cost::GFX1201;
+use unglue_passes::cost::{self, CostTable};
 use unglue_passes::report::{PassReport, report};
-use unglue_passes::schedule::Bucket;
+use unglue_passes::schedule::{Bucket, Fit, fit};
 use unglue_passes::step_report::{self, steps};
 use unglue_passes::wishes::{How, Obeyed};
 use unglue_passes::{BodyCover, CoverOptions, Limits, Numerics, Plan, Strategy, cover, lines, optimise, plan};
@@ -23,6 +23,20 @@ pub struct Fused {
     pub report: PassReport,
     /// By body and rows: the wishes that were obeyed there.
     pub wishes: Vec<(String, u32, Obeyed)>,
+}
+
+/// What kernels and schedules are chosen for.
+#[derive(Clone, Copy)]
+pub struct Machine {
+    pub costs: &'static CostTable,
+    pub fit: &'static Fit,
+}
+
+/// The machine of the first target that has one: x86-64 takes the cover and the schedules of the GPU it is built beside,
+/// or gfx1201's.
+pub fn machine(targets: &[String]) -> Machine {
+    let of = |name: &String| Some(Machine { costs: CostTable::of(name)?, fit: Fit::of(name)? });
+    targets.iter().find_map(of).unwrap_or(Machine { costs: &cost::GFX1201, fit: &fit::GFX1201 })
 }
 
 pub fn strategy(cover: cli::Cover) -> Strategy {
@@ -44,9 +58,9 @@ pub fn numerics(numerics: cli::Numerics) -> Numerics {
 pub fn fuse(source: &Source, args: &cli::Compile, bar: &ProgressBar) -> Result<Fused, CliError> {
     let pool = pool_size(&source.module);
     let pools = if pool == 0 { 0 } else { MAX_CTX.div_ceil(pool) };
-    let buckets: Vec<Bucket> = ROWS.iter().map(|&r| Bucket { rows_max: r, seqs_max: r.min(MAX_SEQS), pools }).collect();
-    // x86-64 takes the cover and the schedules of gfx1201.
-    let costs = &GFX1201;
+    let Machine { costs, fit } = machine(&args.target);
+    let bucket = |&r: &u32| Bucket { rows_max: r, seqs_max: r.min(MAX_SEQS), pools, fit };
+    let buckets: Vec<Bucket> = ROWS.iter().map(bucket).collect();
     let mut module = source.module.clone();
     let mut stats = Vec::new();
     for body in &mut module.bodies {
@@ -71,7 +85,7 @@ pub fn fuse(source: &Source, args: &cli::Compile, bar: &ProgressBar) -> Result<F
     wishes.check(&obeyed, &covers)?;
     let plan = plan(&module, &covers, &buckets)?;
     let mut report = report(&module, stats, &covers, &plan, costs);
-    let singles = unfused(&module, &buckets)?;
+    let singles = unfused(&module, &buckets, costs)?;
     report.steps = steps(&module, &buckets, &covers, &singles, costs);
     if let Some(trunk) = &source.trunk {
         lines::attach(&mut report, &trunk.body_lines);
@@ -85,12 +99,12 @@ pub fn fuse(source: &Source, args: &cli::Compile, bar: &ProgressBar) -> Result<F
 }
 
 /// One op per kernel, in the launch lists that the reported steps run.
-fn unfused(module: &Module, buckets: &[Bucket]) -> Result<Vec<Vec<BodyCover>>, CliError> {
+fn unfused(module: &Module, buckets: &[Bucket], costs: &CostTable) -> Result<Vec<Vec<BodyCover>>, CliError> {
     let run: Vec<usize> = step_report::ROWS.iter().filter_map(|r| Some(step_report::list_of(buckets, *r)?.0)).collect();
     let mut all = Vec::new();
     for (i, bucket) in buckets.iter().enumerate() {
         let bodies = module.bodies.iter().filter(|_| run.contains(&i));
-        let one = |body| cover(body, bucket, &GFX1201, Strategy::None, &CoverOptions::default());
+        let one = |body| cover(body, bucket, costs, Strategy::None, &CoverOptions::default());
         all.push(bodies.map(one).collect::<Result<_, _>>()?);
     }
     Ok(all)

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use unglue_codegen::generate::generate;
-use unglue_passes::schedule::{Bucket, schedule};
+use unglue_passes::schedule::{Bucket, fit, schedule};
 
 /// Schedule and program of a graph for steps of one row and of up to four.
 fn describe(text: &str) -> String {
@@ -16,7 +16,7 @@ fn describe(text: &str) -> String {
     let mut out = String::new();
     let mut last = String::new();
     for rows_max in [1, 4] {
-        let bucket = Bucket { rows_max, seqs_max: rows_max, pools: 0 };
+        let bucket = Bucket { rows_max, seqs_max: rows_max, pools: 0, fit: &fit::GFX1201 };
         let shown = match schedule(&graph, &bucket) {
             Err(o) => format!("obstacle {}: {}\n", o.rule, o.detail),
             Ok(s) => {

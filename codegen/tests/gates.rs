@@ -15,7 +15,7 @@ use unglue_codegen::generate::generate;
 use unglue_codegen::kp::*;
 use unglue_codegen::{isa as printed, link, llvm, target};
 use unglue_ir::graph::Graph;
-use unglue_passes::schedule::{Bucket, schedule};
+use unglue_passes::schedule::{Bucket, fit, schedule};
 
 fn gfx() -> &'static target::Target {
     target::by_name("gfx1201").unwrap()
@@ -534,7 +534,7 @@ fn gates_run_on_code_objects() {
 
 /// Row bytes of a kernel's streams; its code passes the gates.
 fn streams_of(name: &str, graph: &Graph, rows_max: u32) -> Vec<u64> {
-    let bucket = Bucket { rows_max, seqs_max: 1, pools: 0 };
+    let bucket = Bucket { rows_max, seqs_max: 1, pools: 0, fit: &fit::GFX1201 };
     let s = schedule(graph, &bucket).unwrap_or_else(|o| panic!("{name}: {o:?}"));
     let made = generate(name, graph, &s, bucket).unwrap();
     let object = llvm::compile_object(&made.program, gfx()).unwrap();

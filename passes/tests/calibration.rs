@@ -11,7 +11,7 @@ use unglue_ir::op::{Binary, Domain, Op, Unary};
 use unglue_ir::order::Order;
 use unglue_ir::types::{DType, Dim, Format, Packing, ScaleType, StateKind, StateType, TensorType};
 use unglue_passes::cost::{Constant, CostTable, GFX1201, KernelCost, kernel_cost};
-use unglue_passes::schedule::{Bucket, Form, Products, Schedule, schedule};
+use unglue_passes::schedule::{Bucket, Form, Products, Schedule, fit, schedule};
 
 /// Hidden width of the model whose kernels `specs/costmodel.md` 4.1 measured.
 const HIDDEN: u64 = 2560;
@@ -19,7 +19,7 @@ const HIDDEN: u64 = 2560;
 const FOUR_BIT: Format = Format::Int4 { group: 64, packing: Packing::Rows, scales: ScaleType::F16 };
 
 fn bucket(rows: u32) -> Bucket {
-    Bucket { rows_max: rows, seqs_max: rows, pools: 0 }
+    Bucket { rows_max: rows, seqs_max: rows, pools: 0, fit: &fit::GFX1201 }
 }
 
 /// A kernel as the cost model takes it.

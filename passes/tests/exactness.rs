@@ -9,7 +9,7 @@ use unglue_ir::op::{Binary, Domain, Op, Unary};
 use unglue_ir::types::{DType, Dim, TensorType};
 use unglue_passes::cost::GFX1201;
 use unglue_passes::saturate::SaturationStats;
-use unglue_passes::schedule::Bucket;
+use unglue_passes::schedule::{Bucket, fit};
 use unglue_passes::{CoverOptions, Exactness, Limits, Numerics, Strategy, cover, optimise};
 
 const ROUNDING: Exactness = Exactness::Rounding;
@@ -29,7 +29,7 @@ fn classes(body: &Graph, numerics: Numerics) -> (BTreeMap<String, Exactness>, Sa
     let (graph, stats) = optimise(body, numerics, &Limits::default()).unwrap();
     assert!(!stats.kept_declared, "{graph}");
     let options = CoverOptions { touched: stats.touched.clone(), ..CoverOptions::default() };
-    let bucket = Bucket { rows_max: 1, seqs_max: 1, pools: 0 };
+    let bucket = Bucket { rows_max: 1, seqs_max: 1, pools: 0, fit: &fit::GFX1201 };
     let covered = cover(&graph, &bucket, &GFX1201, Strategy::None, &options).unwrap();
     let stored = covered.kernels.iter().flat_map(|k| k.writes.iter().map(|(name, _)| (name.clone(), k.exactness)));
     (stored.collect(), stats)

@@ -14,7 +14,7 @@ pub use kernel::{Access, Exactness, Interface, Kernel, Param, ParamKind, Port, R
 /// The value of [`Manifest::format`].
 pub const FORMAT: &str = "unglue-bundle";
 /// The only version of the format that this runtime reads and writes.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Name of the manifest file inside the bundle folder.
 pub const MANIFEST_FILE: &str = "manifest.json";
 /// Alignment in bytes of every activation inside a bucket's arena.
@@ -88,6 +88,8 @@ pub struct Options {
     pub cover: String,
     /// `exact`, `rounding` or `fast`.
     pub numerics: String,
+    /// Target whose machine kernels and launches were chosen for; all targets of the bundle share them.
+    pub schedules: String,
     /// Tensor-parallel ranks; 1 so far.
     pub tp: u32,
     /// Most rows T of a step over all buckets.

@@ -6,7 +6,7 @@
 
 use unglue_codegen::check::rewrite::{Compared, Rewrite, check_rewrite};
 use unglue_ir::graph::Graph;
-use unglue_passes::schedule::Bucket;
+use unglue_passes::schedule::{Bucket, Fit};
 use unglue_passes::{Limits, Numerics, optimise};
 use unglue_runtime::{Bundle, manifest};
 
@@ -36,6 +36,7 @@ pub fn check(bundle: &Bundle, args: &cli::Verify) -> Result<Vec<Checked>, CliErr
     let trunk = unglue_ir::text::parse_module(std::str::from_utf8(text).map_err(|e| broken(&e))?)?;
     unglue_ir::verify::module(&trunk)?;
     let report: serde_json::Value = serde_json::from_slice(report).map_err(|e| broken(&e))?;
+    let fit = super::fit_of(m)?;
     let mut checked = Vec::new();
     for (i, declared) in trunk.bodies.iter().enumerate() {
         let (rewritten, stats) = optimise(declared, numerics, &Limits::default())?;
@@ -46,7 +47,7 @@ pub fn check(bundle: &Bundle, args: &cli::Verify) -> Result<Vec<Checked>, CliErr
             return Err(CliError::Failed(format!("{found}; verify with the unglue that compiled the bundle")));
         }
         let r = Rewrite { declared, rewritten: &rewritten, stats: &stats };
-        let compared = (elements(declared) <= MAX_ELEMENTS).then(|| draws(&r, bucket, args)).transpose()?;
+        let compared = (elements(declared) <= MAX_ELEMENTS).then(|| draws(&r, bucket, fit, args)).transpose()?;
         checked.push(Checked { body: declared.name.clone(), compared });
     }
     Ok(checked)
@@ -61,9 +62,9 @@ fn elements(body: &Graph) -> u64 {
 }
 
 /// All draws of a body; the last is the first that is wrong.
-fn draws(r: &Rewrite, bucket: &manifest::Bucket, args: &cli::Verify) -> Result<Compared, CliError> {
+fn draws(r: &Rewrite, bucket: &manifest::Bucket, fit: &'static Fit, args: &cli::Verify) -> Result<Compared, CliError> {
     let (rows_max, seqs_max) = (bucket.rows_max as u32, bucket.seqs_max as u32);
-    let bucket = Bucket { rows_max, seqs_max, pools: bucket.pools };
+    let bucket = Bucket { rows_max, seqs_max, pools: bucket.pools, fit };
     let mut all = Compared::default();
     for draw in 0..args.draws.max(1) {
         let found = check_rewrite(r, &bucket, args.seed.wrapping_add(draw))?;

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 use unglue_codegen::check::{Mismatch, Subject, check};
 use unglue_ir::graph::Graph;
-use unglue_passes::schedule::Bucket;
-use unglue_runtime::{Bundle, manifest};
+use unglue_passes::schedule::{Bucket, Fit, fit};
+use unglue_runtime::{Bundle, RuntimeError, manifest};
 
 use crate::cli;
 use crate::device::DeviceKind;
@@ -26,6 +26,7 @@ pub(crate) struct Case<'a> {
     pub entry: &'a manifest::Kernel,
     pub launch: &'a manifest::Launch,
     pub bucket: &'a manifest::Bucket,
+    pub fit: &'static Fit,
 }
 
 impl Case<'_> {
@@ -34,6 +35,7 @@ impl Case<'_> {
             rows_max: self.bucket.rows_max as u32,
             seqs_max: self.bucket.seqs_max as u32,
             pools: self.bucket.pools,
+            fit: self.fit,
         }
     }
 
@@ -111,14 +113,31 @@ fn body_line(b: &Checked) -> String {
     }
 }
 
+/// The machine that a bundle's schedules are fitted to.
+///
+/// # Errors
+/// [`CliError::Bundle`] if this version knows none of that name.
+pub(crate) fn fit_of(m: &manifest::Manifest) -> Result<&'static Fit, CliError> {
+    let unknown = || {
+        let known = fit::FITS.map(|f| f.target).join(", ");
+        CliError::Bundle(RuntimeError::Unknown {
+            what: "machine of schedules",
+            name: m.options.schedules.clone(),
+            known,
+        })
+    };
+    Fit::of(&m.options.schedules).ok_or_else(unknown)
+}
+
 /// Each kernel with the first launch that uses it, in the order of these launches.
 pub(crate) fn cases<'a>(m: &'a manifest::Manifest, only: Option<&str>) -> Result<Vec<Case<'a>>, CliError> {
     let mut first: BTreeMap<u32, Case<'a>> = BTreeMap::new();
+    let fit = fit_of(m)?;
     for bucket in &m.buckets {
         for launch in &bucket.launches {
             let entry = &m.kernels[launch.kernel as usize];
             if only.is_none_or(|n| n == entry.name) {
-                first.entry(launch.kernel).or_insert(Case { kernel: launch.kernel, entry, launch, bucket });
+                first.entry(launch.kernel).or_insert(Case { kernel: launch.kernel, entry, launch, bucket, fit });
             }
         }
     }

@@ -19,10 +19,10 @@ use unglue_passes::analysis::View;
 use unglue_passes::language::ENode;
 use unglue_passes::rules::{Rule, Term, table};
 use unglue_passes::saturate::optimise_with;
-use unglue_passes::schedule::Bucket;
+use unglue_passes::schedule::{Bucket, fit};
 use unglue_passes::{Exactness, Limits, Numerics, optimise};
 
-const BUCKET: Bucket = Bucket { rows_max: 16, seqs_max: 4, pools: 20 };
+const BUCKET: Bucket = Bucket { rows_max: 16, seqs_max: 4, pools: 20, fit: &fit::GFX1201 };
 /// All that a draw has beside random numbers: padding, ties, sequences without a slot, NaN and infinities.
 const SEEDS: u64 = 6;
 

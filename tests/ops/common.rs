@@ -16,7 +16,7 @@ use unglue_ir::op::Op;
 use unglue_ir::types::{DType, Dim, StateKind};
 use unglue_passes::cost::X86_64;
 use unglue_passes::facts::Facts;
-use unglue_passes::schedule::Bucket;
+use unglue_passes::schedule::{Bucket, fit};
 use unglue_passes::traffic::tensor_bytes;
 use unglue_passes::{BodyCover, CoverOptions, Strategy, cover};
 use unglue_runtime::{ArgValue, BufferId, Code, CpuDevice, CpuOptions, Device, Guard, manifest};
@@ -49,7 +49,8 @@ impl<'a> Eval<'a> {
         let want = reference.run(g, inputs.clone(), batch);
         let rows = batch.rows() as u32;
         let rows_max = [1, 4, 16].into_iter().find(|n| *n >= rows).unwrap_or(rows);
-        let bucket = Bucket { rows_max, seqs_max: batch.slot.len() as u32, pools: batch.pools as u64 };
+        let bucket =
+            Bucket { rows_max, seqs_max: batch.slot.len() as u32, pools: batch.pools as u64, fit: &fit::GFX1201 };
         let mut last = None;
         let ways = [Strategy::None, Strategy::Greedy].map(|s| TARGETS.map(|t| (s, t)));
         for (strategy, target) in ways.into_iter().flatten() {

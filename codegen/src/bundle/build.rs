@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rayon::prelude::*;
 use unglue_passes::Exactness;
 use unglue_passes::plan::{Plan, PlannedKernel};
-use unglue_passes::schedule::Bucket;
+use unglue_passes::schedule::{Bucket, fit};
 use unglue_runtime::manifest;
 
 use super::describe::{self, Facts};
@@ -29,7 +29,7 @@ pub type Progress<'a> = &'a (dyn Fn(usize, usize) + Sync);
 
 /// First bucket that launches each kernel: the one that it was scheduled for.
 fn buckets_of(plan: &Plan) -> Vec<Bucket> {
-    let default = Bucket { rows_max: 1, seqs_max: 1, pools: 0 };
+    let default = Bucket { rows_max: 1, seqs_max: 1, pools: 0, fit: &fit::GFX1201 };
     let mut out = vec![default; plan.kernels.len()];
     for b in plan.buckets.iter().rev() {
         for launch in &b.launches {

@@ -9,8 +9,12 @@ use unglue_passes::schedule::strip_reshapes;
 use super::index::Ix;
 use super::interface::state_leaf;
 use super::state::RowPlace;
-use super::{Gen, Kept, Res, StepScalar};
+use super::{Gen, Kept, Res, StepBuffer, StepScalar};
 use crate::kp::{Addr, Bin, Bound, Cmp, Mem, Place, Reduce, Val};
+
+/// Places whose rows a wave loads at the same time for their scores. One after the other, each waits for its id, its block
+/// and its row: 2,048 places took 219 us on an H200.
+const PLACES_AT_ONCE: u64 = 4;
 
 /// What the phases share.
 struct Attention {
@@ -24,6 +28,9 @@ struct Attention {
     ids_base: Val,
     /// Score, then probability, of each place of the selection.
     scores: Place,
+    /// Block of each place, -1 if there is no row, and the row inside of it.
+    blocks: Place,
+    inside: Place,
     row: RowPlace,
 }
 
@@ -34,6 +41,7 @@ impl Gen<'_> {
         let here = self.b.cmp(Cmp::Lt, self.row, rows);
         self.when(here, |s| {
             let a = s.attention(node, heads, width)?;
+            s.selected_rows(&a)?;
             s.attend_scores(&a)?;
             let any = s.attend_probabilities(&a)?;
             s.attend_values(&a, any)
@@ -55,64 +63,115 @@ impl Gen<'_> {
         let n = self.b.i(selected as i64);
         let ids_base = self.b.mul(self.row, n);
         let scores = self.shared_array(node, Mem::F32, selected);
+        let blocks = self.b.shared("blocks", Mem::I32, selected);
+        let inside = self.b.shared("inside", Mem::I32, selected);
         let row = self.row_place();
-        Ok(Attention { node, width, selected, query, query_base, latent, ids, ids_base, scores, row })
+        Ok(Attention { node, width, selected, query, query_base, latent, ids, ids_base, scores, blocks, inside, row })
     }
 
-    /// First element of the latent row of place `j` (uniform), and whether there is one.
+    /// Resolves all places through the block table, one a lane: four integer divisions each, which every wave would repeat
+    /// for every piece of a row. Barrier.
+    fn selected_rows(&mut self, a: &Attention) -> Res<()> {
+        let (size, per_seq) = (self.scalar(StepScalar::BlockSize), self.scalar(StepScalar::BlocksPerSeq));
+        let blocks = self.scalar(StepScalar::NumBlocks);
+        let table = self.iface.step(&mut self.b, StepBuffer::BlockTable);
+        let line = self.b.mul(a.row.seq, per_seq);
+        self.for_elements(a.selected, |s, at| {
+            let id = s.load(a.ids, Some(a.ids_base), at);
+            let (zero, none) = (s.b.i(0), s.b.i(-1));
+            let (entry, inside) = (s.b.div(id, size), s.b.rem(id, size));
+            let (known, listed) = (s.b.cmp(Cmp::Ge, id, zero), s.b.cmp(Cmp::Lt, entry, per_seq));
+            let known = s.b.and(known, listed);
+            let mut fine = s.b.and(known, a.row.live);
+            let index = s.b.select(fine, entry, zero);
+            let bound = match s.mask {
+                Some(m) => Bound::Mask(s.b.and(m, fine)),
+                None => Bound::Mask(fine),
+            };
+            let block = s.b.load(table, Addr::Lanes { base: line, index }, bound, 1);
+            let (ge, lt) = (s.b.cmp(Cmp::Ge, block, zero), s.b.cmp(Cmp::Lt, block, blocks));
+            fine = s.b.and(fine, ge);
+            fine = s.b.and(fine, lt);
+            let block = s.b.select(fine, block, none);
+            s.store(a.blocks, None, at, block);
+            s.store(a.inside, None, at, inside);
+            Ok(())
+        })?;
+        self.b.barrier();
+        Ok(())
+    }
+
+    /// First element of the latent row of place `j` (uniform), and whether there is one. Where there is none, a row of block
+    /// 0 stands in for it: a load without a branch does not keep others from being in flight beside it.
     fn selected_row(&mut self, a: &Attention, j: Val) -> (Val, Val) {
-        let at = self.b.add(a.ids_base, j);
-        let id = self.b.load_uniform(a.ids, at);
-        let known = self.is(Cmp::Ge, id, 0);
-        let (row, exists) = self.token_row(a.row.seq, id, 1);
-        let known = self.b.and(known, exists);
-        let fine = self.b.and(known, a.row.live);
-        (self.scaled(row, a.width), fine)
+        let (block, inside) = (self.b.load_uniform(a.blocks, j), self.b.load_uniform(a.inside, j));
+        let (zero, size) = (self.b.i(0), self.scalar(StepScalar::BlockSize));
+        let fine = self.b.cmp(Cmp::Ge, block, zero);
+        let (block, inside) = (self.b.select(fine, block, zero), self.b.select(fine, inside, zero));
+        let (block, size, inside) = (self.b.wide(block), self.b.wide(size), self.b.wide(inside));
+        let row = self.b.bin(Bin::Mul, block, size);
+        let row = self.b.bin(Bin::Add, row, inside);
+        let width = self.b.i64(a.width as i64);
+        (self.b.bin(Bin::Mul, row, width), fine)
     }
 
-    /// scale * (query . row) of every place, one wave a place; -inf where there is none.
+    /// scale * (query . row) of every place, some places of a wave at a time; -inf where there is none.
     fn attend_scores(&mut self, a: &Attention) -> Res<()> {
         let Op::Attend { scale, .. } = self.g.node(a.node).op else { return self.fault(a.node, "not attention") };
-        let wave = self.b.wave();
-        let end = self.b.i(a.selected as i64);
-        let step = i64::from(self.b.waves());
-        self.looped((wave, end, step), &[], |s, j, _| {
-            let (base, fine) = s.selected_row(a, j);
-            let score = s.choose(
-                fine,
-                |s| {
-                    let dot = s.row_dot(a, base)?;
-                    let scale = s.b.f(f32::from_bits(scale));
-                    Ok(s.b.mul(dot, scale))
-                },
-                |s| Ok(s.b.f(f32::NEG_INFINITY)),
-            )?;
-            s.b.store(a.scores, Addr::Uniform { base: j }, Bound::All, score);
+        let places = if a.selected.is_multiple_of(PLACES_AT_ONCE) { PLACES_AT_ONCE } else { 1 };
+        let (wave, each) = (self.b.wave(), self.b.i(places as i64));
+        let (start, end) = (self.b.mul(wave, each), self.b.i(a.selected as i64));
+        let step = (u64::from(self.b.waves()) * places) as i64;
+        self.looped((start, end, step), &[], |s, first, _| {
+            let at: Vec<Val> = (0..places).map(|u| s.offset(first, u)).collect();
+            let rows: Vec<(Val, Val)> = at.iter().map(|&j| s.selected_row(a, j)).collect();
+            let bases: Vec<Val> = rows.iter().map(|r| r.0).collect();
+            let dots = s.row_dots(a, &bases)?;
+            for ((j, (_, fine)), dot) in at.into_iter().zip(rows).zip(dots) {
+                let (scale, none) = (s.b.f(f32::from_bits(scale)), s.b.f(f32::NEG_INFINITY));
+                let score = s.b.mul(dot, scale);
+                let score = s.b.select(fine, score, none);
+                s.b.store(a.scores, Addr::Uniform { base: j }, Bound::All, score);
+            }
             Ok(vec![])
         })?;
         self.b.barrier();
         Ok(())
     }
 
-    /// Dot product in the `lanes` order.
-    fn row_dot(&mut self, a: &Attention, row: Val) -> Res<Val> {
+    fn offset(&mut self, first: Val, u: u64) -> Val {
+        if u == 0 {
+            return first;
+        }
+        let u = self.b.i(u as i64);
+        self.b.add(first, u)
+    }
+
+    /// Dot products of the query with rows that start at `rows`, in the `lanes` order.
+    fn row_dots(&mut self, a: &Attention, rows: &[Val]) -> Res<Vec<Val>> {
         let zero = self.b.f(0.0);
-        let init = self.b.splat(zero, 8);
+        let init: Vec<Val> = rows.iter().map(|_| self.b.splat(zero, 8)).collect();
         let (start, end) = (self.b.i(0), self.b.i(a.width as i64));
         let whole = a.width.is_multiple_of(256);
-        let acc = self.looped((start, end, 256), &[init], |s, c, acc| {
+        let acc = self.looped((start, end, 256), &init, |s, c, acc| {
             let left = s.b.sub(end, c);
             let bound = if whole { Bound::All } else { Bound::Count(left) };
             let wide = s.b.wide(c);
-            let k_base = s.b.bin(Bin::Add, row, wide);
             let q_base = s.b.add(a.query_base, c);
-            let k = s.b.load(a.latent, Addr::Contig { base: k_base }, bound, 8);
             let q = s.b.load(a.query, Addr::Contig { base: q_base }, bound, 8);
-            Ok(vec![s.b.fma(q, k, acc[0])])
+            let mut keys = Vec::new();
+            for &row in rows {
+                let base = s.b.bin(Bin::Add, row, wide);
+                keys.push(s.b.load(a.latent, Addr::Contig { base }, bound, 8));
+            }
+            Ok(keys.iter().zip(acc).map(|(&k, &a)| s.b.fma(q, k, a)).collect())
         })?;
-        let parts: Vec<Val> = (0..8).map(|i| self.b.component(acc[0], i)).collect();
-        let lane = self.strided_total(&parts);
-        Ok(self.b.reduce(Reduce::Add, lane))
+        let total = |s: &mut Self, v: Val| {
+            let parts: Vec<Val> = (0..8).map(|i| s.b.component(v, i)).collect();
+            let lane = s.strided_total(&parts);
+            s.b.reduce(Reduce::Add, lane)
+        };
+        Ok(acc.into_iter().map(|v| total(self, v)).collect())
     }
 
     /// Replaces scores by exp(score - max); returns (their sum, whether any place was selected).
@@ -179,7 +238,7 @@ impl Gen<'_> {
             let stop = s.b.bin(Bin::Min, stop, end);
             let chains: Vec<Val> = (0..SPLIT_CHAINS).map(|_| init).collect();
             let chains = s.looped((first, stop, SPLIT_CHAINS as i64), &chains, |s, j, acc| {
-                (0..SPLIT_CHAINS).map(|u| s.split_term(a, (j, u), (c, bound), acc[u as usize])).collect()
+                Ok(s.split_terms(a, j, (c, bound), acc))
             })?;
             let sum = s.strided_total(&chains);
             Ok(vec![s.b.bin(Bin::Add, acc[0], sum)])
@@ -187,28 +246,35 @@ impl Gen<'_> {
         Ok(total[0])
     }
 
-    /// fma(p_j, row_j, acc) for place j + u; places past the end and absent rows add +0.
-    fn split_term(&mut self, a: &Attention, (j, u): (Val, u64), (c, bound): (Val, Bound), acc: Val) -> Res<Val> {
-        let u = self.b.i(u as i64);
-        let at = self.b.add(j, u);
-        let inside = self.is(Cmp::Lt, at, a.selected as i64);
-        self.choose(
-            inside,
-            |s| {
-                let p = s.b.load_uniform(a.scores, at);
-                let (base, fine) = s.selected_row(a, at);
-                let (c, base) = (s.b.wide(c), s.b.wide(base));
-                let base = s.b.bin(Bin::Add, base, c);
-                let v = s.b.load(a.latent, Addr::Contig { base }, bound, 8);
-                let zero = s.b.f(0.0);
-                let v = s.b.select(fine, v, zero);
-                Ok(s.b.fma(p, v, acc))
-            },
-            |s| {
-                let zero = s.b.f(0.0);
-                Ok(s.b.bin(Bin::Add, acc, zero))
-            },
-        )
+    /// fma(p, row, acc) for places j to j + 7, one for each chain; places past the end and absent rows add +0. All rows
+    /// are loaded before the first is used.
+    fn split_terms(&mut self, a: &Attention, j: Val, (c, bound): (Val, Bound), acc: &[Val]) -> Vec<Val> {
+        let whole = a.selected.is_multiple_of(SPLIT_CHAINS);
+        let zero = self.b.f(0.0);
+        let mut terms = Vec::new();
+        for u in 0..SPLIT_CHAINS {
+            let mut at = self.offset(j, u);
+            let mut inside = None;
+            if !whole {
+                inside = Some(self.is(Cmp::Lt, at, a.selected as i64));
+                let last = self.b.i(a.selected as i64 - 1);
+                at = self.b.bin(Bin::Min, at, last);
+            }
+            let mut p = self.b.load_uniform(a.scores, at);
+            let (base, mut fine) = self.selected_row(a, at);
+            if let Some(inside) = inside {
+                p = self.b.select(inside, p, zero);
+                fine = self.b.and(fine, inside);
+            }
+            let c = self.b.wide(c);
+            let base = self.b.bin(Bin::Add, base, c);
+            terms.push((p, fine, self.b.load(a.latent, Addr::Contig { base }, bound, 8)));
+        }
+        let mut add = |((p, fine, v), &acc): ((Val, Val, Val), &Val)| {
+            let v = self.b.select(fine, v, zero);
+            self.b.fma(p, v, acc)
+        };
+        terms.into_iter().zip(acc).map(&mut add).collect()
     }
 
     fn attend_outputs(&mut self, a: &Attention, partial: Place, waves: u64, sum: Val, any: Val) -> Res<()> {

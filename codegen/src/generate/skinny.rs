@@ -350,20 +350,46 @@ impl Gen<'_> {
         let zero = self.b.f(0.0);
         let init: Vec<Val> = span.rows.iter().map(|_| self.b.splat(zero, 1)).collect();
         let (start, end) = (self.b.i(0), self.b.i(i64::from(segment.outputs_per_wave)));
-        self.looped((start, end, 1), &init, |g, i, acc| {
-            let n = g.b.add(span.n0, i);
+        self.looped((start, end, i64::from(segment.outputs_at_once)), &init, |g, first, acc| {
             let last = g.b.i(segment.n as i64 - 1);
-            // Outputs past the end repeat the last one; their lanes are masked in the epilogue.
-            let n = g.b.bin(Bin::Min, n, last);
-            let base = g.weight_row(lines, n);
-            let sums = match &lines.packed {
-                Some(packed) => g.packed_products(lines, packed, n, base)?,
-                None => g.dot_products(lines, base)?,
-            };
             let lane = g.b.lane();
-            let here = g.b.cmp(Cmp::Eq, lane, i);
-            Ok(sums.iter().zip(acc).map(|(&s, &a)| g.b.select(here, s, a)).collect())
+            let numbers: Vec<Val> = (0..segment.outputs_at_once).map(|i| g.ahead(first, i)).collect();
+            // Outputs past the end repeat the last one; their lanes are masked in the epilogue.
+            let outputs: Vec<Val> = numbers
+                .iter()
+                .map(|&i| {
+                    let n = g.b.add(span.n0, i);
+                    g.b.bin(Bin::Min, n, last)
+                })
+                .collect();
+            let mut out = acc.to_vec();
+            for (sums, &i) in g.output_sums(lines, &outputs)?.iter().zip(&numbers) {
+                let here = g.b.cmp(Cmp::Eq, lane, i);
+                for (&sum, slot) in sums.iter().zip(&mut out) {
+                    *slot = g.b.select(here, sum, *slot);
+                }
+            }
+            Ok(out)
         })
+    }
+
+    fn ahead(&mut self, first: Val, i: u32) -> Val {
+        if i == 0 {
+            return first;
+        }
+        let i = self.b.i(i64::from(i));
+        self.b.add(first, i)
+    }
+
+    /// For each of some outputs, its sums for all unrolled rows, uniform.
+    fn output_sums(&mut self, lines: &Lines, outputs: &[Val]) -> Res<Vec<Vec<Val>>> {
+        let bases: Vec<Val> = outputs.iter().map(|&n| self.weight_row(lines, n)).collect();
+        match &lines.packed {
+            Some(packed) => {
+                outputs.iter().zip(bases).map(|(&n, base)| self.packed_products(lines, packed, n, base)).collect()
+            }
+            None => self.dot_products(lines, &bases),
+        }
     }
 
     /// A head's outputs of a contraction, 32 of them a wave at a time, into workgroup memory. Collective.
@@ -373,7 +399,14 @@ impl Gen<'_> {
         };
         let place = self.shared_array(id, Mem::F32, elements);
         let per = elements.min(u64::from(LANES)) as u32;
-        let segment = Segment { anchors: vec![id], outputs: vec![], n, outputs_per_wave: per, inner_choices: None };
+        let segment = Segment {
+            anchors: vec![id],
+            outputs: vec![],
+            n,
+            outputs_per_wave: per,
+            outputs_at_once: 1,
+            inner_choices: None,
+        };
         let row = self.row;
         self.for_elements(elements, |g, at| {
             let width = g.b.i(elements as i64);
@@ -410,40 +443,44 @@ impl Gen<'_> {
         }
     }
 
-    /// One output for all unrolled rows, uniform.
-    fn dot_products(&mut self, lines: &Lines, weight_row: Val) -> Res<Vec<Val>> {
+    /// Outputs whose weight rows start at `rows`, for all unrolled rows of the operand. Their rows are streamed at the same
+    /// time: each piece of the operand is loaded and widened once for all of them.
+    fn dot_products(&mut self, lines: &Lines, rows: &[Val]) -> Res<Vec<Vec<Val>>> {
         let zero = self.b.f(0.0);
-        let init: Vec<Val> = lines.x_bases.iter().map(|_| self.b.splat(zero, 8)).collect();
+        let chains = rows.len() * lines.x_bases.len();
+        let mut acc: Vec<Val> = (0..chains).map(|_| self.b.splat(zero, 8)).collect();
         let full = lines.k / CHUNK * CHUNK;
-        let mut acc = init;
         if full > 0 {
             let (start, end) = (self.b.i(0), self.b.i(full as i64));
-            acc = self.looped((start, end, CHUNK as i64), &acc, |g, c, acc| {
-                Ok(g.chunk(lines, weight_row, c, Bound::All, acc))
-            })?;
+            acc = self
+                .looped((start, end, CHUNK as i64), &acc, |g, c, acc| Ok(g.chunk(lines, rows, c, Bound::All, acc)))?;
         }
         if full < lines.k {
             let c = self.b.i(full as i64);
             let rest = self.b.i((lines.k - full) as i64);
-            acc = self.chunk(lines, weight_row, c, Bound::Count(rest), &acc);
+            acc = self.chunk(lines, rows, c, Bound::Count(rest), &acc);
         }
-        Ok(acc.into_iter().map(|v| self.lanes_total(v)).collect())
+        let sums: Vec<Val> = acc.into_iter().map(|v| self.lanes_total(v)).collect();
+        Ok(sums.chunks(lines.x_bases.len()).map(<[Val]>::to_vec).collect())
     }
 
-    fn chunk(&mut self, lines: &Lines, weight_row: Val, c: Val, bound: Bound, acc: &[Val]) -> Vec<Val> {
-        let at = Ix::uni(c);
-        let Addr::Uniform { base } = at.address(Some(weight_row), &mut self.b) else { return acc.to_vec() };
-        let w = self.b.load(lines.weight, Addr::Contig { base }, bound, 8);
-        lines
+    /// Adds the products of one piece: chains by output, then by row.
+    fn chunk(&mut self, lines: &Lines, rows: &[Val], c: Val, bound: Bound, acc: &[Val]) -> Vec<Val> {
+        let mut weights = Vec::new();
+        for &row in rows {
+            let Addr::Uniform { base } = Ix::uni(c).address(Some(row), &mut self.b) else { return acc.to_vec() };
+            weights.push(self.b.load(lines.weight, Addr::Contig { base }, bound, 8));
+        }
+        let operands: Vec<Val> = lines
             .x_bases
             .iter()
-            .zip(acc)
-            .map(|(&x, &a)| {
+            .map(|&x| {
                 let base = self.b.add(x, c);
-                let x = self.b.load(lines.x, Addr::Contig { base }, bound, 8);
-                self.b.fma(x, w, a)
+                self.b.load(lines.x, Addr::Contig { base }, bound, 8)
             })
-            .collect()
+            .collect();
+        let pairs = weights.iter().flat_map(|&w| operands.iter().map(move |&x| (w, x)));
+        pairs.zip(acc).map(|((w, x), &a)| self.b.fma(x, w, a)).collect()
     }
 
     /// c^4, c^2, c^1 inside each lane.

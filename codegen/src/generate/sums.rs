@@ -57,6 +57,14 @@ impl Gen<'_> {
         for a in 0..GROUPS / waves.min(GROUPS) {
             let offset = self.b.i((a * waves) as i64);
             let group = self.b.add(wave, offset);
+            // More waves than chain groups: some form the same chains.
+            let group = match waves > GROUPS {
+                true => {
+                    let last = self.b.i(GROUPS as i64 - 1);
+                    self.b.bin(Bin::And, group, last)
+                }
+                false => group,
+            };
             let chain = self.chain_group(n, group, &mut term)?;
             let v = self.lane_tree(chain);
             let lanes = self.b.i(32);

@@ -2,7 +2,7 @@
 
 use unglue_ir::graph::{Graph, ValueId};
 use unglue_ir::op::Op;
-use unglue_passes::schedule::{Bucket, Form, Section, schedule};
+use unglue_passes::schedule::{Bucket, Form, Section, fit, schedule};
 
 use super::bodies;
 
@@ -54,7 +54,7 @@ pub fn collectives_beside_heads() -> Graph {
 
 /// The sections of a graph at up to `rows` rows.
 pub fn sections(g: &Graph, rows_max: u32) -> Vec<Section> {
-    let bucket = Bucket { rows_max, seqs_max: 4.min(rows_max), pools: 40 };
+    let bucket = Bucket { rows_max, seqs_max: 4.min(rows_max), pools: 40, fit: &fit::GFX1201 };
     match schedule(g, &bucket).map(|s| s.form) {
         Ok(Form::Beside(sections)) => sections,
         other => panic!("{other:?}"),

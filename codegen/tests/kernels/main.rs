@@ -13,7 +13,7 @@ use unglue_codegen::emu::{self, EmuDevice, EmuOptions};
 use unglue_codegen::generate::{self, Generated};
 use unglue_codegen::{gates, link, llvm, target};
 use unglue_ir::graph::Graph;
-use unglue_passes::schedule::{Bucket, Schedule, schedule};
+use unglue_passes::schedule::{Bucket, Schedule, fit, schedule};
 use unglue_runtime::{Code, CpuDevice, CpuOptions, Device, Guard, manifest};
 
 /// One graph as one kernel.
@@ -27,7 +27,11 @@ struct Made<'a> {
 
 impl<'a> Made<'a> {
     fn new(name: &'a str, graph: &'a Graph, rows_max: u32, pools: u64) -> Self {
-        let bucket = Bucket { rows_max, seqs_max: 4.min(rows_max), pools };
+        let bucket = Bucket { rows_max, seqs_max: 4.min(rows_max), pools, fit: &fit::GFX1201 };
+        Self::of(name, graph, bucket)
+    }
+
+    fn of(name: &'a str, graph: &'a Graph, bucket: Bucket) -> Self {
         let text = || unglue_ir::text::print_graph(graph);
         let schedule = schedule(graph, &bucket).unwrap_or_else(|o| panic!("{name}: {o:?}\n{}", text()));
         let made = generate::generate(name, graph, &schedule, bucket).unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -65,9 +69,17 @@ impl<'a> Made<'a> {
     }
 }
 
-/// Compiles one graph as one kernel and compares several draws.
+/// Compiles one graph as one kernel, fitted to each machine, and compares several draws.
 fn run(name: &str, g: &Graph, rows_max: u32, pools: u64) {
-    let made = Made::new(name, g, rows_max, pools);
+    let first = Made::new(name, g, rows_max, pools);
+    let others = fit::FITS.map(|fit| Made::of(name, g, Bucket { fit, ..first.bucket }));
+    let different = others.into_iter().filter(|made| made.schedule != first.schedule);
+    different.for_each(|made| run_made(&made));
+    run_made(&first);
+}
+
+fn run_made(made: &Made) {
+    let name = made.name;
     let mut cpu = made.cpu(2);
     (0..6).for_each(|seed| made.compare(&mut cpu, seed));
     let mut emulator = EmuDevice::new(EmuOptions { threads: 2, ..EmuOptions::default() }).unwrap();
@@ -220,6 +232,7 @@ fn indexer() {
 fn attention() {
     all_buckets("attend", &bodies::attend(4, 64, 19), 0);
     all_buckets("attend_wide", &bodies::attend(2, 96, 300), 0);
+    all_buckets("attend_even", &bodies::attend(2, 64, 72), 0);
 }
 
 #[test]

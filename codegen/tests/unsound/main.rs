@@ -19,7 +19,7 @@ use unglue_codegen::generate::{Generated, generate};
 use unglue_codegen::kp::{Program, verify};
 use unglue_codegen::{link, llvm, target};
 use unglue_ir::graph::Graph;
-use unglue_passes::schedule::{Bucket, Schedule, schedule};
+use unglue_passes::schedule::{Bucket, Schedule, fit, schedule};
 use unglue_runtime::{Code, CpuDevice, CpuOptions, Device, Guard, manifest};
 
 use mutations::{Finder, Mutation};
@@ -36,7 +36,7 @@ struct Subjected {
 }
 
 fn subjected(name: &str, graph: &Graph, rows_max: u32, pools: u64) -> Subjected {
-    let bucket = Bucket { rows_max, seqs_max: 4.min(rows_max), pools };
+    let bucket = Bucket { rows_max, seqs_max: 4.min(rows_max), pools, fit: &fit::GFX1201 };
     let schedule = schedule(graph, &bucket).unwrap_or_else(|o| panic!("{name}: {o:?}"));
     let made = generate(name, graph, &schedule, bucket).unwrap_or_else(|e| panic!("{name}: {e}"));
     Subjected { graph: graph.clone(), bucket, schedule, made }

@@ -9,7 +9,7 @@ use unglue_ir::builder::Builder;
 use unglue_ir::graph::Graph;
 use unglue_ir::op::{Binary, Domain, Unary};
 use unglue_ir::types::{DType, Dim, TensorType};
-use unglue_passes::schedule::Bucket;
+use unglue_passes::schedule::{Bucket, fit};
 use unglue_runtime::{Code, CpuDevice, CpuOptions, Device, Guard};
 
 use crate::rewrite::Edit;
@@ -31,7 +31,7 @@ fn normed() -> Graph {
 }
 
 fn bucket() -> Bucket {
-    Bucket { rows_max: ROWS, seqs_max: ROWS, pools: 0 }
+    Bucket { rows_max: ROWS, seqs_max: ROWS, pools: 0, fit: &fit::GFX1201 }
 }
 
 fn checked(part: &Part, made: &Made) -> Result<Option<Mismatch>, CodegenError> {

@@ -17,7 +17,7 @@ use unglue_codegen::llvm::disasm;
 use unglue_codegen::target::Target;
 use unglue_codegen::{CodegenError, gates, link, llvm, target};
 use unglue_ir::graph::Graph;
-use unglue_passes::schedule::{Bucket, Schedule, schedule};
+use unglue_passes::schedule::{Bucket, Schedule, fit, schedule};
 use unglue_runtime::{Code, Device, manifest};
 
 use mutations::{Finder, MUTATIONS, Mutation, Which};
@@ -37,7 +37,7 @@ struct Subjected {
 
 fn subjected(m: &Mutation) -> Subjected {
     let graph = (m.graph)();
-    let bucket = Bucket { rows_max: m.rows_max, seqs_max: 4.min(m.rows_max), pools: 0 };
+    let bucket = Bucket { rows_max: m.rows_max, seqs_max: 4.min(m.rows_max), pools: 0, fit: &fit::GFX1201 };
     let schedule = schedule(&graph, &bucket).unwrap_or_else(|o| panic!("{}: {o:?}", m.name));
     let made = generate(m.name, &graph, &schedule, bucket).unwrap_or_else(|e| panic!("{e}"));
     let object = llvm::compile_object(&made.program, gfx1201()).unwrap_or_else(|e| panic!("{e}"));

@@ -13,6 +13,7 @@
 mod beside;
 mod delta;
 mod finish;
+pub mod fit;
 mod products;
 mod row;
 mod skinny;
@@ -24,6 +25,7 @@ use unglue_ir::types::{Dim, Type};
 
 pub use beside::Section;
 pub use finish::{Finish, NEEDS_OUTPUT};
+pub use fit::Fit;
 pub use products::{LaneWork, Products, ROWS_A_PASS, lane_work};
 pub use skinny::{Label, Segment, Skinny, YAxis, exchanged_without_output};
 pub use stage::{Place, Staged};
@@ -37,14 +39,19 @@ pub struct Bucket {
     pub seqs_max: u32,
     /// Value of `Dim::Pools`.
     pub pools: u64,
+    /// The machine whose sizes schedules are fitted to.
+    pub fit: &'static Fit,
 }
 
 /// Bytes of workgroup memory that staged values may take: at least one more workgroup fits beside it on every target.
 pub const SHARED_BUDGET: u64 = 48 * 1024;
 /// Waves of a row workgroup: 256 threads, one for each chain of the `lanes` order.
 pub const ROW_WAVES: u32 = 8;
-/// Waves of a skinny workgroup.
+/// Waves of a skinny workgroup that is given its operands.
 pub const SKINNY_WAVES: u32 = 4;
+
+/// Waves of an attention workgroup: one for each chain of splits.
+const ATTEND_WAVES: u32 = 8;
 
 /// The anchor of a kernel and what follows from it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -210,10 +217,18 @@ fn attend(g: &Graph, node: ValueId) -> Result<Schedule, Obstacle> {
     if !args_ok {
         return Err(Obstacle::new("attend-operands", "operands are computed in the same kernel"));
     }
-    if selected.saturating_mul(4) > SHARED_BUDGET {
-        return Err(Obstacle::new("attend-selected", format!("{selected} selected rows exceed workgroup memory")));
+    // A score, a block and a row in the block for each place; a partial context for each wave.
+    let bytes = selected.saturating_mul(12).saturating_add(width.saturating_mul(4 * u64::from(ATTEND_WAVES)));
+    if bytes > SHARED_BUDGET {
+        let found = format!("{selected} selected rows of width {width} take {bytes} bytes of {SHARED_BUDGET}");
+        return Err(Obstacle::new("attend-selected", found));
     }
-    Ok(Schedule { form: Form::Attend { node, heads, width }, waves: 8, staged: vec![], products: Products::Lanes })
+    Ok(Schedule {
+        form: Form::Attend { node, heads, width },
+        waves: ATTEND_WAVES,
+        staged: vec![],
+        products: Products::Lanes,
+    })
 }
 
 impl Schedule {

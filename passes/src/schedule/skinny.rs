@@ -16,8 +16,6 @@ use super::{
     Bucket, Form, GridAxis, Obstacle, Products, ROWS_A_PASS, SKINNY_WAVES, Schedule, is_leaf, row, strip_reshapes,
 };
 
-/// Waves that fill the first target's 64 compute units with eight waves each.
-const WAVES_WANTED: u64 = 512;
 /// Elements of small axes that an epilogue may unroll.
 const UNROLL_MAX: u64 = 64;
 
@@ -37,6 +35,8 @@ pub struct Segment {
     /// Output elements along the contraction's own axis.
     pub n: u64,
     pub outputs_per_wave: u32,
+    /// Outputs whose weight rows a wave streams at the same time; divides `outputs_per_wave`.
+    pub outputs_at_once: u32,
     /// Choices that a wave forms one after the other, when the epilogue sums over them.
     pub inner_choices: Option<u64>,
 }
@@ -94,17 +94,32 @@ pub fn schedule(g: &Graph, bucket: &Bucket) -> Result<Schedule, Obstacle> {
     let (anchors, prologue) = anchors(g)?;
     let (labels, tail) = labels(g, &anchors)?;
     check_nodes(g, &anchors, &labels, &prologue, &tail)?;
-    let (segments, side_outputs) = segments(g, &anchors, &labels, &prologue, &tail)?;
-    let y = y_axis(g, &segments)?;
     let rows_on_grid = anchors.iter().any(|a| matches!(g.node(*a).op, Op::GroupedMatMul { .. }));
+    let row_unroll = if rows_on_grid || bucket.rows_max == 1 { 1 } else { ROWS_A_PASS };
+    let spread = Spread { waves_wanted: bucket.fit.waves_wanted, at_once: at_once(bucket, row_unroll) };
+    let (segments, side_outputs) = segments(g, &anchors, &labels, (&prologue, &tail), &spread)?;
+    let y = y_axis(g, &segments)?;
     let rows_here = if rows_on_grid { 1 } else { u64::from(bucket.rows_max) };
     let parts = Parts { anchors: &anchors, labels: &labels, prologue: &prologue, tail: &tail };
     let staged = stage_prologue(g, &parts, rows_here, bucket)?;
     let finish = finish::plan(g, &parts, (&segments, y, rows_on_grid), (&staged, rows_here), bucket)?.map(Box::new);
-    let row_unroll = if rows_on_grid || bucket.rows_max == 1 { 1 } else { ROWS_A_PASS };
+    let waves = if staged.is_empty() { SKINNY_WAVES } else { bucket.fit.prologue_waves };
     let rows_kept = if staged.is_empty() && side_outputs.is_empty() { 0 } else { rows_here };
     let form = Skinny { segments, side_outputs, y, rows_on_grid, row_unroll, rows_kept, labels, prologue, finish };
-    Ok(Schedule { form: Form::Skinny(form), waves: SKINNY_WAVES, staged, products: Products::Lanes })
+    Ok(Schedule { form: Form::Skinny(form), waves, staged, products: Products::Lanes })
+}
+
+/// How outputs are dealt to waves.
+struct Spread {
+    waves_wanted: u64,
+    /// Most outputs of a wave at the same time.
+    at_once: u32,
+}
+
+/// With several rows in flight, chains of several outputs spill on gfx1201 (4 rows, 2 outputs of 8,192 inputs: 10 VGPRs
+/// with LLVM 22).
+fn at_once(bucket: &Bucket, row_unroll: u32) -> u32 {
+    if row_unroll == 1 { bucket.fit.outputs_at_once } else { 1 }
 }
 
 /// Values that the finish stage of a kernel would be handed and that have no buffer yet.
@@ -296,8 +311,8 @@ fn segments(
     g: &Graph,
     anchors: &[ValueId],
     labels: &BTreeMap<ValueId, Vec<Label>>,
-    prologue: &BTreeSet<ValueId>,
-    tail: &BTreeSet<ValueId>,
+    (prologue, tail): (&BTreeSet<ValueId>, &BTreeSet<ValueId>),
+    spread: &Spread,
 ) -> Result<(Vec<Segment>, Vec<usize>), Obstacle> {
     let mut group: BTreeMap<ValueId, ValueId> = anchors.iter().map(|a| (*a, *a)).collect();
     let mut of_output: Vec<Option<ValueId>> = Vec::new();
@@ -330,7 +345,7 @@ fn segments(
         let members: Vec<ValueId> = anchors.iter().copied().filter(|a| group[a] == root).collect();
         let outputs: Vec<usize> =
             (0..of_output.len()).filter(|i| of_output[*i].is_some_and(|a| group[&a] == root)).collect();
-        list.push(segment(g, members, outputs, labels)?);
+        list.push(segment(g, members, outputs, labels, spread)?);
     }
     Ok((list, side))
 }
@@ -351,6 +366,7 @@ fn segment(
     anchors: Vec<ValueId>,
     outputs: Vec<usize>,
     labels: &BTreeMap<ValueId, Vec<Label>>,
+    spread: &Spread,
 ) -> Result<Segment, Obstacle> {
     let n = out_extent(g, anchors[0]);
     if anchors.iter().any(|a| out_extent(g, *a) != n) {
@@ -385,8 +401,15 @@ fn segment(
     let transposed = anchors.iter().any(|a| matches!(g.node(*a).op, Op::BatchMatMul { transposed: true, .. }));
     let parallel = n * anchors.iter().filter_map(|a| heads(g, *a)).max().unwrap_or(1);
     let outputs_per_wave =
-        if transposed { 32 } else { (parallel / WAVES_WANTED).next_power_of_two().clamp(1, 32) as u32 };
-    Ok(Segment { anchors, outputs, n, outputs_per_wave, inner_choices })
+        if transposed { 32 } else { (parallel / spread.waves_wanted).next_power_of_two().clamp(1, 32) as u32 };
+    let rows = |a: &ValueId| is_contraction(&g.node(*a).op) && !weight_is_int4(g, *a);
+    let outputs_at_once =
+        if transposed || !anchors.iter().all(rows) { 1 } else { outputs_per_wave.min(spread.at_once) };
+    Ok(Segment { anchors, outputs, n, outputs_per_wave, outputs_at_once, inner_choices })
+}
+
+fn weight_is_int4(g: &Graph, a: ValueId) -> bool {
+    g.node(a).args.last().is_some_and(|w| g.ty(*w).tensor().is_some_and(|t| t.is_int4()))
 }
 
 fn heads(g: &Graph, a: ValueId) -> Option<u64> {
@@ -459,7 +482,13 @@ impl Skinny {
             .iter()
             .map(|s| {
                 let inner = s.inner_choices.map(|k| format!(" x{k} choices")).unwrap_or_default();
-                format!("{} zipped, {} outputs, {} a wave{inner}", s.anchors.len(), s.n, s.outputs_per_wave)
+                format!(
+                    "{} zipped, {} outputs, {} a wave, {} at once{inner}",
+                    s.anchors.len(),
+                    s.n,
+                    s.outputs_per_wave,
+                    s.outputs_at_once
+                )
             })
             .collect();
         let rows = if self.rows_on_grid { "one row a workgroup" } else { "all rows a workgroup" };

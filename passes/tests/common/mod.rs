@@ -7,12 +7,12 @@ use unglue_ir::module::{Arg, Call, InputDecl, Module, ModuleOutput, StateDecl, W
 use unglue_ir::op::{Binary, Domain, Op, Unary};
 use unglue_ir::order::Order;
 use unglue_ir::types::{DType, Dim, StateKind, StateType, TensorType};
-use unglue_passes::schedule::Bucket;
+use unglue_passes::schedule::{Bucket, fit};
 
 pub const D: u64 = 64;
 
 pub fn bucket(rows: u32) -> Bucket {
-    Bucket { rows_max: rows, seqs_max: rows, pools: 32 }
+    Bucket { rows_max: rows, seqs_max: rows, pools: 32, fit: &fit::GFX1201 }
 }
 
 pub fn rows(dims: &[u64]) -> Vec<Dim> {

@@ -112,6 +112,7 @@ pub fn manifest() -> Manifest {
         version: VERSION,
         model: Model { name: "fake".into(), hidden_size: WIDTH, vocab_size: VOCAB, streams: 1, layers: vec![2] },
         options: Options {
+            schedules: "gfx1201".into(),
             dtype: Mem::F32,
             layers: vec![2],
             aux: vec![],

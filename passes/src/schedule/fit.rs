@@ -1,0 +1,33 @@
+//! Sizes that schedules are fitted to, by the target whose machine they fill. They decide how work is spread, never which
+//! sums are formed: bits do not depend on them.
+
+/// How a target's machine wants its launches spread.
+#[derive(Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Fit {
+    /// The target, as in command lines and manifests.
+    pub target: &'static str,
+    /// Waves of a skinny launch that fill the machine: a wave takes more than one output only where more are left.
+    pub waves_wanted: u64,
+    /// Waves of a skinny workgroup that forms operands first. Without a prologue it has [`super::SKINNY_WAVES`].
+    pub prologue_waves: u32,
+    /// Most weight rows that a wave streams at the same time when it takes one row of the operand.
+    pub outputs_at_once: u32,
+}
+
+/// R9700: 64 compute units with eight waves each.
+pub static GFX1201: Fit = Fit { target: "gfx1201", waves_wanted: 512, prologue_waves: 4, outputs_at_once: 4 };
+
+/// H200: 132 multiprocessors with sixteen waves each, which keep 32 KiB and more of a multiprocessor's loads in flight
+/// (benches/RESULTS.md).
+pub static SM_90: Fit = Fit { target: "sm_90", waves_wanted: 2112, prologue_waves: 8, outputs_at_once: 4 };
+
+/// Every fit. x86-64 has none: it takes that of the GPU it is built beside.
+pub static FITS: [&Fit; 2] = [&GFX1201, &SM_90];
+
+impl Fit {
+    /// The fit of a target by name.
+    #[must_use]
+    pub fn of(target: &str) -> Option<&'static Fit> {
+        FITS.into_iter().find(|f| f.target == target)
+    }
+}
