@@ -150,8 +150,8 @@ fn other_activation_and_norm() {
 }
 
 #[test]
-fn fewer_rounds_and_extra_glue() {
-    let mut m = trunk(&[("hc_sinkhorn_iters", 3)], Activation::F32);
+fn fewer_rounds_extra_glue_and_groups_of_experts() {
+    let mut m = trunk(&[("hc_sinkhorn_iters", 3), ("n_group", 3), ("topk_group", 2)], Activation::F32);
     for (i, name) in names(&m).iter().enumerate() {
         let body = m.bodies.iter().find(|b| b.name == *name).unwrap();
         let new = glued(body, 40 + i as u64, 4);

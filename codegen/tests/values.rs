@@ -286,6 +286,15 @@ fn unsigned_less() {
 }
 
 #[test]
+fn lowest_set_bit() {
+    let p = map3("lowest_set_bit", 1, (Mem::I32, Mem::I32), |k, a, _, _| k.un(Un::Ctz, a));
+    let a: Vec<i32> = (0..32).map(|i| (0x7654_3211i32 | 1) << i).collect();
+    let mut to = vec![-1i32; 32];
+    Host::new(&p).run(&[arg(&a), arg(&a), arg(&a), out(&mut to)], 1);
+    assert_eq!(to, (0..32).collect::<Vec<_>>());
+}
+
+#[test]
 fn conversions() {
     let mut a = floats();
     a.extend([2_147_483_520.0, -2_147_483_648.0, 1e10, -1e10, 0.99, -0.99, 3.7, -3.7]);

@@ -4,7 +4,7 @@ mod rule;
 
 use crate::error::IrError;
 use crate::graph::Graph;
-use crate::op::{Op, ReduceKind};
+use crate::op::{GroupLimit, Op, ReduceKind};
 use crate::order::{Order, SEQUENTIAL_MAX};
 use crate::types::{DType, Dim, Format, StateKind, TensorType, Type};
 
@@ -284,9 +284,22 @@ fn grouped(r: &Rule) -> Result<Type, IrError> {
     Ok(tensor(DType::F32, vec![first, ids[1], w.shape[1]]))
 }
 
+/// Whole groups, and enough elements in those that are kept.
+fn group_limit(r: &Rule, k: u64, e: u64, l: GroupLimit) -> Result<(), IrError> {
+    let found = || format!("k {k} of {e} in {} of {} groups", l.kept, l.groups);
+    if l.groups == 0 || !e.is_multiple_of(l.groups) || l.kept == 0 || l.kept > l.groups {
+        let hint = "groups divide the axis, 1 <= kept <= groups";
+        return Err(r.refuse("top-k-groups", found(), hint));
+    }
+    if k > e / l.groups * l.kept {
+        return Err(r.refuse("top-k-groups", found(), "k <= the elements of the kept groups"));
+    }
+    Ok(())
+}
+
 fn gather(r: &Rule) -> Result<Type, IrError> {
     match r.op {
-        Op::TopK { k } => {
+        Op::TopK { k, limit } => {
             r.count(1)?;
             let s = r.f32(0)?;
             let Some(&last) = s.last() else { return Err(r.refuse("rank", "scores are a scalar", "give an axis")) };
@@ -294,6 +307,7 @@ fn gather(r: &Rule) -> Result<Type, IrError> {
             if *k == 0 || *k > e {
                 return Err(r.refuse("top-k-range", format!("k {k} of {e}"), "1 <= k <= the axis"));
             }
+            limit.map_or(Ok(()), |l| group_limit(r, *k, e, l))?;
             let mut out = s.to_vec();
             out[s.len() - 1] = Dim::Fixed(*k);
             Ok(tensor(DType::I32, out))

@@ -86,6 +86,14 @@ pub enum Domain {
     RowIndex,
 }
 
+/// Restricts a selection over E elements to the `kept` best of `groups` groups, each of E / groups elements that follow one
+/// another. A group's score is the f32 sum of its two highest elements, or its only one; groups are ordered as elements are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GroupLimit {
+    pub groups: u64,
+    pub kept: u64,
+}
+
 /// An operation. Operands are listed as `(x, w) -> result`; R is the row axis, first in every activation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Op {
@@ -151,6 +159,7 @@ pub enum Op {
     /// `(scores f32 [.., E]) -> i32 [.., k]` by falling score, then rising index; NaN ranks below every number.
     TopK {
         k: u64,
+        limit: Option<GroupLimit>,
     },
     /// `(x [R, E], ids i32 [R, k]) -> [R, k]`.
     GatherLast,
@@ -207,6 +216,11 @@ pub enum Op {
 }
 
 impl Op {
+    /// [`Op::TopK`] among all elements.
+    pub fn top_k(k: u64) -> Op {
+        Op::TopK { k, limit: None }
+    }
+
     /// Name in the text form.
     pub fn name(&self) -> &'static str {
         match self {

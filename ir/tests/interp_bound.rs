@@ -11,7 +11,7 @@ use unglue_ir::graph::ValueId;
 use unglue_ir::interp::bound::{BoundInputs, BoundOutputs, Bounded, BoundedTensor, Casts, accepts, eval_bounds};
 use unglue_ir::interp::draw::{Rng, draw_weight};
 use unglue_ir::interp::{Batch, Data, StateData, Tensor, WeightRef};
-use unglue_ir::op::{Binary, Op, ReduceKind, Unary};
+use unglue_ir::op::{Binary, GroupLimit, Op, ReduceKind, Unary};
 use unglue_ir::order::Order;
 use unglue_ir::types::{DType, Dim, Format, Packing, ScaleType, Type};
 
@@ -135,15 +135,38 @@ fn accepts_what_rounds_to_the_result() {
 
 /// Scores x + c, so that they carry an error of half an ulp, and their top 2.
 fn scored(scores: &[f32], exact: bool) -> (Run, Batch) {
+    scored_by(Op::top_k(2), scores, exact)
+}
+
+fn scored_by(op: Op, scores: &[f32], exact: bool) -> (Run, Batch) {
     let mut n = Net::new(1);
     let mut x = n.input("x", &[R, F(scores.len() as u64)], Tensor::f32(&[1, scores.len()], scores.to_vec()));
     if !exact {
         let zero = n.b.constant(0.0);
         x = n.op(Op::Binary(Binary::Add), &[x, zero]);
     }
-    let y = n.op(Op::TopK { k: 2 }, &[x]);
+    let y = n.op(op, &[x]);
     n.output("y", y);
     (n.finish(), Batch::new(&[(0, 0, 1)], 0))
+}
+
+/// Two of six scores, in the better of two groups.
+#[test]
+fn a_selection_among_groups_is_right_if_its_groups_could_be_kept() {
+    let judge = |scores: [f32; 6], exact: bool, chosen: [i32; 2]| {
+        let limit = Some(GroupLimit { groups: 2, kept: 1 });
+        let (run, batch) = scored_by(Op::TopK { k: 2, limit }, &scores, exact);
+        let given = BTreeMap::from([(node(&run, "y"), Tensor::i32(&[1, 2], chosen.to_vec()))]);
+        bounds(&run, &batch, &given).wrong_selections.is_empty()
+    };
+    let clear = [1.0, 3.0, 2.0, 4.0, 0.5, 0.0];
+    assert!(judge(clear, true, [1, 2]) && judge(clear, false, [1, 2]), "3 + 2 is more than 4 + 0.5");
+    assert!(!judge(clear, true, [3, 4]) && !judge(clear, true, [3, 1]), "the best element is in the other group");
+    assert!(!judge(clear, true, [1, 0]) && !judge(clear, true, [1, 1]) && !judge(clear, true, [1, 6]));
+    let near = [1.0, 3.0, 2.0, 4.0, 1.0 + f32::EPSILON / 2.0, 0.0];
+    assert!(judge(near, false, [1, 2]) && judge(near, false, [3, 4]), "5 and 5 within their errors");
+    let none = [f32::NAN, 0.0, f32::NAN, f32::NEG_INFINITY, f32::NAN, f32::NAN];
+    assert!(judge(none, true, [1, 0]) && !judge(none, true, [1, 3]));
 }
 
 #[test]

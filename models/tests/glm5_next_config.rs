@@ -7,9 +7,11 @@ mod common;
 use common::{config, golden};
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use unglue_ir::op::{GroupLimit, Op};
+use unglue_ir::types::DType;
 use unglue_models::ModelError;
 use unglue_models::config::FieldPolicy;
-use unglue_models::glm5_next::{Attention, BuildOptions, Config, FeedForward, trunk};
+use unglue_models::glm5_next::{Attention, BuildOptions, Config, FeedForward, blocks, trunk};
 
 const REAL: &str = include_str!("../configs/glm-5.3-flash.json");
 
@@ -120,6 +122,9 @@ fn contradictions_are_named() {
         ("linear_num_heads", json!(5)),
         ("first_k_dense_replace", json!(2)),
         ("num_experts_per_tok", json!(19)),
+        ("n_group", json!(4)),
+        ("n_group", json!(18)),
+        ("topk_group", json!(2)),
     ] {
         let read = read(&with(field, value));
         assert!(matches!(read, Err(ModelError::Inconsistent { .. })), "{field}: {read:?}");
@@ -130,10 +135,28 @@ fn contradictions_are_named() {
 }
 
 #[test]
+fn experts_may_be_limited_to_groups() {
+    let grouped = |groups: u64, kept: u64| {
+        let mut v = with("n_group", json!(groups));
+        v["text_config"]["topk_group"] = json!(kept);
+        v
+    };
+    assert_eq!(read(&tiny()).unwrap().moe.limit, None);
+    assert_eq!(read(&grouped(3, 3)).unwrap().moe.limit, None, "all groups stay");
+    let c = read(&grouped(3, 2)).unwrap();
+    assert_eq!(c.moe.limit, Some(GroupLimit { groups: 3, kept: 2 }));
+    let body = blocks::router(&c.moe, DType::Bf16).unwrap().graph;
+    let limited = body.nodes.iter().filter(|n| n.op == Op::TopK { k: 4, limit: c.moe.limit });
+    assert_eq!(limited.count(), 1);
+    let text = message(&grouped(9, 1));
+    assert!(text.contains("num_experts_per_tok 4 of the 2 experts in topk_group 1 of n_group 9"), "{text}");
+    let text = message(&grouped(4, 1));
+    assert!(text.contains("n_routed_experts 18 in n_group 4") && text.contains("divides"), "{text}");
+}
+
+#[test]
 fn what_is_not_built_is_refused() {
     for (field, value) in [
-        ("n_group", json!(2)),
-        ("topk_group", json!(4)),
         ("attention_bias", json!(true)),
         ("hidden_act", json!("gelu")),
         ("norm_topk_prob", json!(false)),

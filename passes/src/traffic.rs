@@ -373,7 +373,7 @@ fn lane_ops(g: &Graph, node: &Node, bucket: &Bucket) -> u64 {
             let round: u64 = inner.nodes.iter().map(|n| lane_ops(inner, n, bucket)).sum();
             round.saturating_mul(u64::from(*count))
         }
-        Op::TopK { k } => input.saturating_mul(*k),
+        Op::TopK { k, limit } => input.saturating_mul(*k + if limit.is_some() { 3 } else { 0 }),
         Op::CausalConv => out * 4,
         Op::IndexSelect { .. } => input.saturating_mul(40),
         Op::GatherLast | Op::EmbedRows | Op::GatherRows | Op::PoolWindow { .. } => out,
@@ -452,8 +452,9 @@ fn latency(g: &Graph, node: &Node, bucket: &Bucket, t: &CostTable) -> u64 {
         }
         Op::MatMul { .. } | Op::BatchMatMul { .. } => t.ramp.value + t.finish.value + unpack(1),
         Op::GroupedMatMul { .. } => t.ramp.value + t.finish.value + 2 * t.round_trip.value + unpack(3),
-        Op::TopK { k: 1 } => t.finish.value,
-        Op::TopK { k } => k * t.pick.value,
+        Op::TopK { k: 1, limit: None } => t.finish.value,
+        // Groups are scored, then ordered.
+        Op::TopK { k, limit } => k * t.pick.value + if limit.is_some() { 3 * t.finish.value } else { 0 },
         Op::GatherLast => t.finish.value / 8,
         Op::EmbedRows | Op::GatherRows | Op::PoolWindow { .. } | Op::CausalConv => t.round_trip.value,
         Op::DeltaRule { .. } => t.round_trip.value + rows * t.row_update.value,

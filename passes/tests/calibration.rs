@@ -121,7 +121,7 @@ fn top_k(experts: u64) -> Priced {
     let mut b = Builder::new("router");
     let x = b.input("scores", TensorType::plain(DType::F32, rows(&[experts])), Domain::Normal);
     let s = b.unary(Unary::Sigmoid, x).unwrap();
-    let ids = b.add(Op::TopK { k: 8 }, &[s]).unwrap();
+    let ids = b.add(Op::top_k(8), &[s]).unwrap();
     b.output("ids", ids);
     Priced::new(b.finish(), 1)
 }

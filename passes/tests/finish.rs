@@ -68,7 +68,7 @@ fn only_workgroups_that_store_arrive() {
     let mut b = Builder::new("beside");
     let x = streams(&mut b, &[D]);
     let (y, z) = (linear(&mut b, x, "first", 96, D), linear(&mut b, x, "second", 40, D));
-    let best = b.add(Op::TopK { k: 1 }, &[z]).unwrap();
+    let best = b.add(Op::top_k(1), &[z]).unwrap();
     b.output("y", y);
     b.output("best", best);
     let (_, s) = scheduled(b.finish(), 1);
@@ -104,7 +104,7 @@ fn one_row_a_workgroup_has_no_finish() {
     let y = b.add(Op::GroupedMatMul { order: Order::Lanes }, &[x, ids, slots, w]).unwrap();
     let y = b.sum(y, 1).unwrap();
     let y = b.reshape(y, &rows(&[n])).unwrap();
-    let best = b.add(Op::TopK { k: 1 }, &[y]).unwrap();
+    let best = b.add(Op::top_k(1), &[y]).unwrap();
     b.output("best", best);
     assert_eq!(refused(b.finish()), "finish-rows-on-grid");
 }

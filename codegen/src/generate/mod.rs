@@ -9,6 +9,7 @@ mod beside;
 mod delta;
 mod eval;
 mod finish;
+mod groups;
 mod index;
 mod interface;
 mod packed;

@@ -26,7 +26,7 @@ impl<'a> Gen<'a> {
         match (&g.node(id).op, s.place) {
             (Op::Repeat { .. }, _) => self.keep_repeat(id),
             (Op::MatMul { .. }, _) => self.keep_head_matmul(id, s.elements),
-            (Op::TopK { k }, _) => self.keep_top_k(id, *k),
+            (Op::TopK { k, limit }, _) => self.keep_top_k(id, *k, *limit),
             (Op::Reduce { kind, axis, .. }, place) if self.is_wide(id)? => {
                 self.keep_wide(id, *kind, *axis, s.elements, matches!(place, Keep::Registers))
             }

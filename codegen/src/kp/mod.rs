@@ -141,6 +141,8 @@ pub enum Un {
     RoundF16,
     /// bool.
     Not,
+    /// i32, not 0 (generator's duty): the number of the lowest set bit.
+    Ctz,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -65,6 +65,7 @@ pub(super) fn expr_type(b: &Body<'_>, val: Val, expr: &Expr) -> Check<Ty> {
             let fine = match (un, ty.elem()) {
                 (Un::Not, elem) => elem == Elem::Bool,
                 (Un::Neg, elem) => elem != Elem::Bool,
+                (Un::Ctz, elem) => elem == Elem::I32,
                 (_, elem) => elem == Elem::F32,
             };
             if fine { Ok(ty) } else { bad("use the operation of this element type") }

@@ -47,6 +47,10 @@ fn unary(e: &mut Emit<'_>, un: Un, a: Val) -> Result<String> {
         Un::Neg if ty.elem == "float" => e.ir.inst(format_args!("fneg {ty} {x}")),
         Un::Neg => e.ir.inst(format_args!("sub {ty} {}, {x}", ty.splat(0))),
         Un::Not => e.ir.inst(format_args!("xor {ty} {x}, {}", ty.splat("true"))),
+        Un::Ctz => {
+            let args = [(ty.to_string(), x), ("i1".to_owned(), "true".to_owned())];
+            e.ir.call(ty, &format!("llvm.cttz.{}", ty.suffix()), &args)
+        }
         Un::Abs => intrinsic(e, "fabs"),
         Un::Sqrt => intrinsic(e, "sqrt"),
         Un::Rint => intrinsic(e, "roundeven"),

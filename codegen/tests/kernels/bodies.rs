@@ -28,12 +28,12 @@ pub fn bin(b: &mut Builder, op: Binary, x: ValueId, y: ValueId) -> ValueId {
     b.binary(op, x, y).unwrap()
 }
 
-fn scaled(b: &mut Builder, op: Binary, x: ValueId, c: f32) -> ValueId {
+pub fn scaled(b: &mut Builder, op: Binary, x: ValueId, c: f32) -> ValueId {
     let c = b.constant(c);
     bin(b, op, x, c)
 }
 
-fn un(b: &mut Builder, u: Unary, x: ValueId) -> ValueId {
+pub fn un(b: &mut Builder, u: Unary, x: ValueId) -> ValueId {
     b.unary(u, x).unwrap()
 }
 
@@ -222,7 +222,7 @@ pub fn route(b: &mut Builder, logits: ValueId, e: u64, k: u64) {
     let s = un(b, Unary::Sigmoid, logits);
     let bias = b.reshape(bias, &[f(1), f(e)]).unwrap();
     let choice = bin(b, Binary::Add, s, bias);
-    let ids = b.add(Op::TopK { k }, &[choice]).unwrap();
+    let ids = b.add(Op::top_k(k), &[choice]).unwrap();
     let w = b.add(Op::GatherLast, &[s, ids]).unwrap();
     let sum = b.sum(w, 1).unwrap();
     let sum = scaled(b, Binary::Add, sum, 1e-20);

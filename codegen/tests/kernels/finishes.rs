@@ -51,7 +51,7 @@ pub fn head_best(d: u64, v: u64) -> Graph {
     let x = input(&mut b, "x", DType::Bf16, &[Dim::Logits, f(d)]);
     let w = weight(&mut b, "w", DType::Bf16, &[v, d]);
     let logits = b.matmul(x, w).unwrap();
-    let best = b.add(Op::TopK { k: 1 }, &[logits]).unwrap();
+    let best = b.add(Op::top_k(1), &[logits]).unwrap();
     let best = b.reshape(best, &[Dim::Logits]).unwrap();
     b.output("logits", logits);
     b.output("argmax", best);
@@ -62,7 +62,7 @@ pub fn head_best(d: u64, v: u64) -> Graph {
 pub fn argmax(n: u64) -> Graph {
     let mut b = Builder::new("argmax");
     let x = input(&mut b, "logits", DType::F32, &[Dim::Logits, f(n)]);
-    let ids = b.add(Op::TopK { k: 1 }, &[x]).unwrap();
+    let ids = b.add(Op::top_k(1), &[x]).unwrap();
     b.output("argmax", ids);
     b.finish()
 }

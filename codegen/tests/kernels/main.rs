@@ -6,6 +6,7 @@ mod besides;
 mod bodies;
 mod finishes;
 mod int4;
+mod router;
 
 use unglue_codegen::bundle::describe::{Facts, kernel};
 use unglue_codegen::check::{Subject, check};

@@ -349,9 +349,9 @@ impl Step<'_> {
         let x = tensor_of(&args[0])?;
         let f = f32::from_bits;
         Ok(match op {
-            Op::TopK { k } => {
+            Op::TopK { k, limit } => {
                 let n = x.shape.last().copied().unwrap_or(1).max(1);
-                Data::I32(x.floats().chunks(n).flat_map(|row| select::top_k(row, *k as usize)).collect())
+                Data::I32(x.floats().chunks(n).flat_map(|row| select::choose(row, *k as usize, *limit)).collect())
             }
             Op::CausalConv => Data::F32(state::causal_conv(
                 x.floats(),

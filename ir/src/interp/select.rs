@@ -8,6 +8,7 @@ use crate::interp::batch::Batch;
 use crate::interp::fast::{self, combine_halves, maximum};
 use crate::interp::pointwise::sum;
 use crate::interp::state::StateData;
+use crate::op::GroupLimit;
 use crate::order::{Order, SPLIT_CHAINS, SPLIT_ROWS, SPLIT_WAVES};
 
 /// Falling score; NaN below every number, -inf included; -0 equals +0.
@@ -22,7 +23,26 @@ fn falling(a: f32, b: f32) -> Ordering {
 
 /// Indices of the k best scores: falling score, then rising index. Always k distinct indices in range (k <= len).
 pub fn top_k(scores: &[f32], k: usize) -> Vec<i32> {
-    let mut order: Vec<usize> = (0..scores.len()).collect();
+    best_of(scores, (0..scores.len()).collect(), k)
+}
+
+/// [`top_k`] among the elements that a limit leaves: at least k.
+pub fn choose(scores: &[f32], k: usize, limit: Option<GroupLimit>) -> Vec<i32> {
+    let Some(limit) = limit else { return top_k(scores, k) };
+    let size = (scores.len() / (limit.groups as usize).max(1)).max(1);
+    let of_groups: Vec<f32> = scores.chunks(size).map(group_score).collect();
+    let kept = top_k(&of_groups, limit.kept as usize);
+    let open = (0..scores.len()).filter(|i| kept.contains(&((i / size) as i32))).collect();
+    best_of(scores, open, k)
+}
+
+/// Sum of the two highest scores, or the only one.
+fn group_score(group: &[f32]) -> f32 {
+    top_k(group, 2).into_iter().map(|i| group[i as usize]).reduce(|a, b| a + b).unwrap_or(f32::NAN)
+}
+
+/// The k best of these elements, which ascend.
+fn best_of(scores: &[f32], mut order: Vec<usize>, k: usize) -> Vec<i32> {
     order.sort_by(|&a, &b| falling(scores[a], scores[b]).then(a.cmp(&b)));
     order.into_iter().take(k).map(|i| i as i32).collect()
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::parse::Parser;
 use crate::error::IrError;
-use crate::op::{Binary, Domain, Op, ReduceKind, Unary};
+use crate::op::{Binary, Domain, GroupLimit, Op, ReduceKind, Unary};
 use crate::order::Order;
 
 type Parsed<T> = Result<T, IrError>;
@@ -47,7 +47,15 @@ impl Parser<'_> {
             "matmul" => Op::MatMul { order: self.order()? },
             "batch_matmul" => Op::BatchMatMul { transposed: self.try_word("transposed")?, order: self.order()? },
             "grouped_matmul" => Op::GroupedMatMul { order: self.order()? },
-            "top_k" => Op::TopK { k: self.number()? },
+            "top_k" => {
+                let k = self.number()?;
+                let limit = if self.try_word("groups")? {
+                    Some(GroupLimit { groups: self.number()?, kept: self.labelled("kept")? })
+                } else {
+                    None
+                };
+                Op::TopK { k, limit }
+            }
             "delta_rule" => Op::DeltaRule { order: self.order()? },
             "project" => Op::Project(self.number32()?),
             "pool_window" => Op::PoolWindow { part: self.labelled32("part")? },

@@ -2,7 +2,7 @@
 
 use unglue_ir::graph::{Graph, ValueId};
 use unglue_ir::module::{Arg, Call, InputDecl, Module, ModuleOutput, Source, SourceSlice, StateDecl, WeightDecl};
-use unglue_ir::op::{Binary, Domain, Op, ReduceKind, Unary};
+use unglue_ir::op::{Binary, Domain, GroupLimit, Op, ReduceKind, Unary};
 use unglue_ir::order::Order;
 use unglue_ir::types::{DType, Dim, Format, Packing, ScaleType, StateKind, StateType, TensorType, Type};
 
@@ -128,7 +128,11 @@ fn op(t: &mut Tape, bodies: usize, shape: &[Dim]) -> Op {
         17 => Op::Repeat { body: t.below(bodies) as u32, count: 1 + t.below(20) as u32 },
         18 => Op::MatMul { order: Order::Lanes },
         19 => Op::BatchMatMul { transposed: t.below(2) == 0, order },
-        20 => Op::TopK { k: 1 + t.below(4) as u64 },
+        20 => {
+            let limit =
+                (t.below(2) == 0).then(|| GroupLimit { groups: t.pick(&[1, 2, 4]), kept: 1 + t.below(2) as u64 });
+            Op::TopK { k: 1 + t.below(4) as u64, limit }
+        }
         21 => t.pick(&[Op::GatherLast, Op::EmbedRows, Op::GatherRows]),
         22 => Op::IndexSelect { budget: 1 + t.below(9) as u64, pool: 4, tail: t.below(2) == 0 },
         _ => Op::GroupedMatMul { order: Order::Lanes },

@@ -3,6 +3,7 @@
 use crate::config::{Field, FieldPolicy, Fields, Literal, Table};
 use crate::error::ModelError;
 
+use unglue_ir::op::GroupLimit;
 use unglue_ir::types::Format;
 
 use crate::quantisation;
@@ -60,6 +61,8 @@ pub static TABLE: Table = Table {
         Field::used("n_routed_experts"),
         Field::used("num_experts_per_tok"),
         Field::used("n_shared_experts"),
+        Field::used("n_group"),
+        Field::used("topk_group"),
         Field::used("routed_scaling_factor"),
         Field::used("swiglu_limit"),
         Field::used("max_position_embeddings"),
@@ -70,8 +73,6 @@ pub static TABLE: Table = Table {
         Field::equal("attention_bias", FALSE),
         Field::equal("tie_word_embeddings", FALSE),
         Field::equal("qk_rope_head_dim", &[Literal::Int(0)]),
-        Field::equal("n_group", ONE),
-        Field::equal("topk_group", ONE),
         Field::equal("norm_topk_prob", TRUE),
         Field::equal("scoring_func", &[Literal::Text("sigmoid")]),
         Field::equal("topk_method", &[Literal::Text("noaux_tc")]),
@@ -248,6 +249,7 @@ fn moe(f: &Fields, width: u64, stored: Format) -> Result<MoeConfig, ModelError> 
         format!("num_experts_per_tok {chosen} of n_routed_experts {experts}"),
         "at most all",
     )?;
+    let limit = group_limit(f, experts, chosen)?;
     if let Format::Int4 { group, .. } = stored {
         let whole = [width, inner].iter().all(|k| k.is_multiple_of(u64::from(group)));
         let found = format!("hidden_size {width} and moe_intermediate_size {inner} in groups of {group}");
@@ -259,10 +261,37 @@ fn moe(f: &Fields, width: u64, stored: Format) -> Result<MoeConfig, ModelError> 
         shared: mlp(f, width, inner * shared)?,
         experts,
         chosen,
+        limit,
         scale: f.real(&["routed_scaling_factor"], 1e-6, 1e6)?,
         slots: experts,
         stored,
     })
+}
+
+/// Group-limited routing, unless all experts are one group or all groups stay. The fields are optional: one group then.
+fn group_limit(f: &Fields, experts: u64, chosen: u64) -> Result<Option<GroupLimit>, ModelError> {
+    let count = |name: &str| if f.has(name) { f.integer(&[name], 1, experts) } else { Ok(1) };
+    let (groups, kept) = (count("n_group")?, count("topk_group")?);
+    agree(
+        experts.is_multiple_of(groups),
+        "expert groups",
+        format!("n_routed_experts {experts} in n_group {groups}"),
+        "n_group divides n_routed_experts",
+    )?;
+    agree(
+        kept <= groups,
+        "expert groups",
+        format!("topk_group {kept} of n_group {groups}"),
+        "topk_group of at most n_group",
+    )?;
+    let open = kept * (experts / groups);
+    agree(
+        chosen <= open,
+        "experts of a token",
+        format!("num_experts_per_tok {chosen} of the {open} experts in topk_group {kept} of n_group {groups}"),
+        "num_experts_per_tok <= topk_group * n_routed_experts / n_group",
+    )?;
+    Ok((kept < groups).then_some(GroupLimit { groups, kept }))
 }
 
 fn layers(f: &Fields) -> Result<Vec<Layer>, ModelError> {

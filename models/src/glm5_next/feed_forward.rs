@@ -2,7 +2,7 @@
 
 use unglue_ir::IrError;
 use unglue_ir::graph::ValueId;
-use unglue_ir::op::{Binary, Domain, Op};
+use unglue_ir::op::{Binary, Domain, GroupLimit, Op};
 use unglue_ir::order::Order;
 use unglue_ir::types::{Dim, Format, TensorType};
 
@@ -33,6 +33,8 @@ pub struct MoeConfig {
     pub experts: u64,
     /// k, experts of a token.
     pub chosen: u64,
+    /// Groups of experts that a token is limited to.
+    pub limit: Option<GroupLimit>,
     /// routed_scaling_factor.
     pub scale: f32,
     /// Experts that the stacked weights hold; `slots` maps the others to -1 or onto them.
@@ -82,7 +84,7 @@ pub struct Route {
     pub weights: ValueId,
 }
 
-/// k best of sigmoid(W x) + bias; weights from the unbiased scores.
+/// k best of sigmoid(W x) + bias, in the best groups if they are limited; weights from the unbiased scores.
 pub fn route(m: &mut Maths, c: &MoeConfig, x: ValueId) -> Result<Route, IrError> {
     let w = m.bf16_weight("router", &[c.experts, c.expert.width]);
     let logits = m.matmul(x, w)?;
@@ -90,7 +92,7 @@ pub fn route(m: &mut Maths, c: &MoeConfig, x: ValueId) -> Result<Route, IrError>
     let bias = m.f32_weight("router_bias", &[c.experts]);
     let bias = m.along_last(bias, 2)?;
     let biased = m.add(scores, bias)?;
-    let ids = m.b.add(Op::TopK { k: c.chosen }, &[biased])?;
+    let ids = m.b.add(Op::TopK { k: c.chosen, limit: c.limit }, &[biased])?;
     let chosen = m.b.add(Op::GatherLast, &[scores, ids])?;
     let sum = m.sum_last(chosen)?;
     let sum = m.plus(sum, ROUTER_EPS)?;

@@ -178,7 +178,8 @@ fn router() {
     let g = Golden::open("glm5_next_ops/router.safetensors");
     let mlp = MlpConfig { width: 4096, inner: 64, limit: 10.0 };
     let stored = unglue_ir::types::Format::Plain(DType::Bf16);
-    let c = MoeConfig { expert: mlp, shared: mlp, experts: 288, chosen: 8, scale: 2.5, slots: 288, stored };
+    let c =
+        MoeConfig { expert: mlp, shared: mlp, experts: 288, chosen: 8, limit: None, scale: 2.5, slots: 288, stored };
     let graph = blocks::router(&c, F32).unwrap().graph;
     let weights = [("router", g.weight("w", &[288, 4096])), ("router_bias", g.weight("bias", &[288]))];
     let out = Eval::new(&graph, weights).run(&graph, vec![("x", g.tensor("x"))], &one_seq(0, 6, 0));

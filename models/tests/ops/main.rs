@@ -6,3 +6,4 @@
 mod cases;
 #[path = "../common/mod.rs"]
 mod common;
+mod softmax_router;

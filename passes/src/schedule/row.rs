@@ -9,8 +9,10 @@ use unglue_ir::types::Dim;
 use super::stage::{self, Scope};
 use super::{Bucket, Form, Obstacle, Products, ROW_WAVES, Schedule, is_leaf, row_elements};
 
-/// Most scores of a top-k with k > 1: they are kept in workgroup memory.
+/// Most scores of a top-k with k > 1 or among groups: they are kept in workgroup memory, then in registers.
 const TOP_K_SCORES: u64 = 8192;
+/// Most groups of such a top-k: 8 bytes of workgroup memory each.
+const TOP_K_GROUPS: u64 = 1024;
 
 pub fn schedule(g: &Graph, bucket: &Bucket) -> Result<Schedule, Obstacle> {
     let rows = row_symbol(g)?;
@@ -59,20 +61,24 @@ pub fn check_state_races(g: &Graph) -> Result<(), Obstacle> {
     Ok(())
 }
 
-/// Scores of a top-k with k > 1 among `nodes` are reread k times.
+/// Scores of a top-k among `nodes` are formed once, for lanes that take them up in another order.
 pub fn wanted(g: &Graph, nodes: &BTreeSet<ValueId>, bucket: &Bucket) -> Result<BTreeSet<ValueId>, Obstacle> {
     let mut wanted = BTreeSet::new();
     for &id in nodes {
-        let Op::TopK { k } = g.node(id).op else { continue };
+        let Op::TopK { k, limit } = g.node(id).op else { continue };
         let scores = g.node(id).args[0];
         if g.ty(scores).tensor().is_none_or(|t| t.rank() != 2) {
             return Err(Obstacle::new("top-k-rank", "top-k in a row kernel takes [R, E]"));
         }
         let n = row_elements(g.ty(scores), bucket);
-        if k > 1 && n > TOP_K_SCORES {
+        let many = k > 1 || limit.is_some();
+        if many && n > TOP_K_SCORES {
             return Err(Obstacle::new("top-k-scores", format!("{n} scores of at most {TOP_K_SCORES}")));
         }
-        if k > 1 {
+        if let Some(l) = limit.filter(|l| l.groups > TOP_K_GROUPS) {
+            return Err(Obstacle::new("top-k-groups", format!("{} groups of at most {TOP_K_GROUPS}", l.groups)));
+        }
+        if many {
             wanted.insert(scores);
         }
     }

@@ -82,7 +82,7 @@ pub fn router() -> Graph {
     let bias = b.weight("bias", plain(DType::F32, &[e]));
     let bias = b.reshape(bias, &[Dim::Fixed(1), Dim::Fixed(e)]).unwrap();
     let choice = b.binary(Binary::Add, s, bias).unwrap();
-    let ids = b.add(Op::TopK { k }, &[choice]).unwrap();
+    let ids = b.add(Op::top_k(k), &[choice]).unwrap();
     let picked = b.add(Op::GatherLast, &[s, ids]).unwrap();
     let sum = b.sum(picked, 1).unwrap();
     let tiny = b.constant(1e-20);

@@ -7,7 +7,7 @@ use crate::error::IrError;
 use crate::graph::{Graph, ValueId};
 use crate::interp::batch::{Batch, Dims};
 use crate::interp::bound::mix::{self, Sums};
-use crate::interp::bound::{Bounded, UNIT, sum};
+use crate::interp::bound::{Bounded, UNIT, groups, sum};
 use crate::interp::contract::{Grouped, Heads};
 use crate::interp::eval::{WeightFn, check_graph, move_elements};
 use crate::interp::select::{self, Budget, IndexScale};
@@ -360,7 +360,9 @@ impl<'w> Step<'_, '_, 'w> {
         let width = scores.shape.last().copied().unwrap_or(1);
         let batch = self.given.batch;
         let own = match op {
-            Op::TopK { k } => values.chunks(width.max(1)).flat_map(|s| select::top_k(s, *k as usize)).collect(),
+            Op::TopK { k, limit } => {
+                values.chunks(width.max(1)).flat_map(|s| select::choose(s, *k as usize, *limit)).collect()
+            }
             Op::IndexSelect { budget, pool, tail } => {
                 let b = Budget { budget: *budget as usize, pool: *pool as usize, tail: *tail };
                 select::index_select(&values, b, batch)
@@ -392,7 +394,11 @@ fn wrong_row(op: &Op, scores: &[Bounded], chosen: &[i32], batch: &Batch, r: usiz
             let at = |i: i32| usize::try_from(i).ok().and_then(|i| scores.get(i));
             at(c[0]).zip(at(c[1])).is_some_and(|(a, b)| a.hi() < b.lo())
         });
-        return mix::wrong_choice(scores, chosen).or(unordered.map(|c| c[1]));
+        let wrong = match op {
+            Op::TopK { limit: Some(limit), .. } => groups::wrong_choice(scores, chosen, *limit),
+            _ => mix::wrong_choice(scores, chosen),
+        };
+        return wrong.or(unordered.map(|c| c[1]));
     };
     let b = Budget { budget: *budget as usize, pool: *pool as usize, tail: *tail };
     let Some((position, _)) = batch.row(r) else { return chosen.iter().copied().find(|t| *t != -1) };

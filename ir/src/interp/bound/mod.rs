@@ -9,6 +9,7 @@
 //! and what it gives without: half an ulp of the narrow dtype and no more.
 
 mod eval;
+mod groups;
 mod mix;
 
 pub use eval::{BoundInputs, BoundOutputs, BoundedData, BoundedTensor, Casts, eval_bounds};
