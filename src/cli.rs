@@ -131,7 +131,7 @@ pub struct Compile {
     /// Tensor-parallel ranks (only 1 yet)
     #[arg(long, default_value_t = 1)]
     pub tp: u32,
-    /// Most rows of a step (only 16 yet)
+    /// Most rows of a step, 16 to 2048: above 16 a launch list of its own for prompts, with matmuls on matrix tiles
     #[arg(long, default_value_t = 16)]
     pub max_rows: u32,
     /// Most sequences of a step (only 4 yet)
@@ -167,7 +167,7 @@ pub struct Run {
     /// Feed ids from this index (0-based) on one at a time
     #[arg(long, value_name = "K")]
     pub decode_from: Option<usize>,
-    /// Rows fed at a time before that
+    /// Rows fed at a time before that; more than 16 need a bundle compiled with --max-rows
     #[arg(long, default_value_t = 16)]
     pub chunk: usize,
     /// cpu; cuda: sm_90 code on an NVIDIA GPU; gfx12-emu: gfx1201 code in the emulator; interp: the reference interpreter

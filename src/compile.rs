@@ -14,7 +14,7 @@ use unglue_runtime::{PartData, manifest, write_bundle};
 use crate::cli;
 use crate::error::CliError;
 use crate::fuse::{self, Fused};
-use crate::limits::{KV_BLOCK, MAX_CTX, MAX_SEQS, ROWS};
+use crate::limits::{KV_BLOCK, MAX_CTX, MAX_ROWS, MAX_SEQS, ROWS};
 use crate::source::{self, Source, origin_path};
 
 pub fn run(args: &cli::Compile) -> Result<(), CliError> {
@@ -62,14 +62,17 @@ fn progress(quiet: bool) -> ProgressBar {
 
 /// Options that stand in the manifest already but have one value only.
 fn refuse_not_yet(args: &cli::Compile) -> Result<(), CliError> {
-    let fixed: [(&'static str, String, String); 6] = [
+    let fixed: [(&'static str, String, String); 5] = [
         ("--tp", args.tp.to_string(), "1".into()),
-        ("--max-rows", args.max_rows.to_string(), "16".into()),
         ("--max-seqs", args.max_seqs.to_string(), MAX_SEQS.to_string()),
         ("--max-ctx", args.max_ctx.to_string(), MAX_CTX.to_string()),
         ("--kv-block", args.kv_block.to_string(), KV_BLOCK.to_string()),
         ("--kv-dtype", args.kv_dtype.clone(), "activation".into()),
     ];
+    if !(ROWS[2]..=MAX_ROWS).contains(&args.max_rows) {
+        let needed = format!("{} to {MAX_ROWS} rows", ROWS[2]);
+        return Err(CliError::Usage { rule: "--max-rows", found: args.max_rows.to_string(), needed });
+    }
     match fixed.into_iter().find(|(_, found, only)| found != only) {
         Some((what, found, only)) => Err(CliError::NotYet { what, found, only }),
         None => Ok(()),
@@ -108,7 +111,7 @@ fn options(args: &cli::Compile, source: &Source) -> manifest::Options {
         numerics: fuse::numerics(args.numerics).name().into(),
         schedules: fuse::machine(&args.target).fit.target.into(),
         tp: 1,
-        max_rows: u64::from(ROWS[2]),
+        max_rows: u64::from(args.max_rows),
         max_seqs: u64::from(MAX_SEQS),
         max_ctx: MAX_CTX,
         kv_block: KV_BLOCK,

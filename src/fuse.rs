@@ -12,7 +12,7 @@ use unglue_passes::{BodyCover, CoverOptions, Limits, Numerics, Plan, Strategy, c
 
 use crate::cli;
 use crate::error::CliError;
-use crate::limits::{MAX_CTX, MAX_SEQS, ROWS, pool_size};
+use crate::limits::{MAX_CTX, MAX_SEQS, launch_rows, pool_size};
 use crate::source::Source;
 use crate::wish;
 
@@ -59,8 +59,8 @@ pub fn fuse(source: &Source, args: &cli::Compile, bar: &ProgressBar) -> Result<F
     let pool = pool_size(&source.module);
     let pools = if pool == 0 { 0 } else { MAX_CTX.div_ceil(pool) };
     let Machine { costs, fit } = machine(&args.target);
-    let bucket = |&r: &u32| Bucket { rows_max: r, seqs_max: r.min(MAX_SEQS), pools, fit };
-    let buckets: Vec<Bucket> = ROWS.iter().map(bucket).collect();
+    let bucket = |rows_max: u32| Bucket { rows_max, seqs_max: rows_max.min(MAX_SEQS), pools, fit };
+    let buckets: Vec<Bucket> = launch_rows(args.max_rows).into_iter().map(bucket).collect();
     let mut module = source.module.clone();
     let mut stats = Vec::new();
     for body in &mut module.bodies {
@@ -81,7 +81,7 @@ pub fn fuse(source: &Source, args: &cli::Compile, bar: &ProgressBar) -> Result<F
         }
         covers.push(list);
     }
-    let obeyed = obeyed(&covers);
+    let obeyed = obeyed(&covers, &buckets);
     wishes.check(&obeyed, &covers)?;
     let plan = plan(&module, &covers, &buckets)?;
     let mut report = report(&module, stats, &covers, &plan, costs);
@@ -110,12 +110,13 @@ fn unfused(module: &Module, buckets: &[Bucket], costs: &CostTable) -> Result<Vec
     Ok(all)
 }
 
-fn obeyed(covers: &[Vec<BodyCover>]) -> Vec<(String, u32, Obeyed)> {
-    let of = |(covers, rows): (&Vec<BodyCover>, u32)| {
+fn obeyed(covers: &[Vec<BodyCover>], buckets: &[Bucket]) -> Vec<(String, u32, Obeyed)> {
+    let of = |(covers, bucket): (&Vec<BodyCover>, &Bucket)| {
+        let rows = bucket.rows_max;
         let asked = covers.iter().filter(|c| c.stats.wishes != Obeyed::default());
         asked.map(|c| (c.body.name.clone(), rows, c.stats.wishes.clone())).collect::<Vec<_>>()
     };
-    covers.iter().zip(ROWS).flat_map(of).collect()
+    covers.iter().zip(buckets).flat_map(of).collect()
 }
 
 /// What the wishes of a body cost.

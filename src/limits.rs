@@ -3,9 +3,20 @@
 use unglue_ir::module::Module;
 use unglue_ir::types::StateKind;
 
-/// Rows of the launch lists.
+/// Rows of the launch lists that every bundle has.
 #[cfg(feature = "compile")]
 pub const ROWS: [u32; 3] = [1, 4, 16];
+/// Most rows of a step of any bundle: what was tried so far.
+#[cfg(feature = "compile")]
+pub const MAX_ROWS: u32 = 2048;
+
+/// Rows of the launch lists of a bundle whose steps have up to `max_rows` rows.
+#[cfg(feature = "compile")]
+pub fn launch_rows(max_rows: u32) -> Vec<u32> {
+    let more = Some(max_rows).filter(|rows| ROWS.iter().all(|r| r < rows));
+    ROWS.into_iter().chain(more).collect()
+}
+
 /// Longest context.
 pub const MAX_CTX: u64 = 32768;
 #[cfg(feature = "compile")]

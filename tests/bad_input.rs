@@ -179,7 +179,9 @@ fn options_that_make_no_sense_are_refused() {
     }
     refused_compile(model, &["--expert-slots", "some"], USAGE, &["--expert-slots", "some"]);
     refused_compile(model, &["--aux", "7"], INPUT, &["--aux", "layer 7"]);
-    refused_compile(model, &["--max-rows", "0"], USAGE, &["--max-rows"]);
+    for rows in ["0", "15", "2049"] {
+        refused_compile(model, &["--max-rows", rows], USAGE, &["--max-rows", rows, "16 to 2048"]);
+    }
     refused_compile(model, &["--dtype", "f64"], USAGE, &["--dtype", "f64"]);
     refused_compile(model, &["--no-such-option"], USAGE, &["--no-such-option"]);
 }

@@ -98,6 +98,7 @@ fn described(p: &Program) -> manifest::Kernel {
         ops: vec![],
         ir: String::new(),
         orders: vec![],
+        products: manifest::Products::Lanes,
         resources: BTreeMap::new(),
         interface: manifest::Interface::default(),
     }

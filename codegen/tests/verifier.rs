@@ -469,3 +469,58 @@ fn text_is_stable_and_complete() {
         assert!(text.contains(part), "{part} in\n{text}");
     }
 }
+
+#[test]
+fn tiles() {
+    let sum = Ty::Tile(Tile::Sum);
+    let operand = |side, half| Ty::Tile(Tile::Operand(side, half));
+    let load = |b: &mut B, side, from, pitch| {
+        let base = b.i32(0);
+        let at = TileAt { side, from, base, pitch, lines: None, depth: None };
+        b.def(operand(side, Half::Bf16), Expr::TileLoad(at))
+    };
+    let half = |b: &mut B| b.shared(Mem::Bf16, 512);
+    refused(1, "tile-place", "f32", |b| {
+        load(b, Side::A, X, 16);
+    });
+    refused(1, "tile-pitch", "one place", |b| {
+        let from = half(b);
+        load(b, Side::A, from, 0);
+    });
+    refused(1, "bound-type", "uniform i32", |b| {
+        let (from, base, lines) = (half(b), b.i32(0), b.lane_id());
+        let at = TileAt { side: Side::A, from, base, pitch: 16, lines: Some(lines), depth: None };
+        b.def(operand(Side::A, Half::Bf16), Expr::TileLoad(at));
+    });
+    refused(1, "address-type", "i32 or i64", |b| {
+        let (from, base) = (half(b), b.f32(0.0));
+        let at = TileAt { side: Side::A, from, base, pitch: 16, lines: None, depth: None };
+        b.def(operand(Side::A, Half::Bf16), Expr::TileLoad(at));
+    });
+    refused(1, "operand-type", "tile a bf16", |b| {
+        let from = half(b);
+        let (a, c) = (load(b, Side::A, from, 16), b.def(sum, Expr::TileZero));
+        b.def(sum, Expr::TileMma([a, a, c]));
+    });
+    refused(1, "operand-type", "tile sum", |b| {
+        let c = b.def(sum, Expr::TileZero);
+        b.def(sum, Expr::Un(Un::Neg, c));
+    });
+    refused(1, "store-type", "tile sum", |b| {
+        let (c, base) = (b.def(sum, Expr::TileZero), b.i32(0));
+        b.store(Place::Shared(0), Addr::Contig { base }, Bound::All, c);
+    });
+    let stored = |to: Place, pitch: u32| {
+        move |b: &mut B| {
+            let (tile, base) = (b.def(sum, Expr::TileZero), b.i32(0));
+            b.push(Stmt::TileStore { to, base, pitch, tile });
+        }
+    };
+    refused(1, "tile-place", "i32", stored(Y, 16));
+    refused(1, "tile-pitch", "15", stored(Place::Shared(0), 15));
+    refused(1, "tile-store", "tile b bf16", |b| {
+        let from = half(b);
+        let (tile, base) = (load(b, Side::B, from, 16), b.i32(0));
+        b.push(Stmt::TileStore { to: Place::Shared(0), base, pitch: 16, tile });
+    });
+}

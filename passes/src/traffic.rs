@@ -205,7 +205,7 @@ fn weight_passes(schedule: &Schedule, bucket: &Bucket) -> u64 {
 /// True for an operand that no workgroup but the last reads, and for one of the epilogue that has the contraction's
 /// outputs as an axis: a workgroup reads the elements of its own outputs.
 fn read_by_parts(g: &Graph, schedule: &Schedule, id: ValueId, users: &[Vec<ValueId>]) -> bool {
-    let Form::Skinny(s) = &schedule.form else { return false };
+    let Some(s) = schedule.skinny() else { return false };
     if s.finish.as_ref().is_some_and(|f| users[id.index()].iter().all(|u| f.nodes.contains(u))) {
         return true;
     }

@@ -9,7 +9,7 @@ mod kernel;
 
 use serde::{Deserialize, Serialize};
 
-pub use kernel::{Access, Exactness, Interface, Kernel, Param, ParamKind, Port, Resources};
+pub use kernel::{Access, Exactness, Interface, Kernel, Param, ParamKind, Port, Products, Resources};
 
 /// The value of [`Manifest::format`].
 pub const FORMAT: &str = "unglue-bundle";

@@ -116,6 +116,7 @@ fn checked(
         uses: &made.uses,
         grid: made.grid,
         bucket: case.step(),
+        bounded: made.entry.products == unglue_runtime::manifest::Products::Tiles,
     };
     for draw in 0..draws.max(1) {
         let seed = first.wrapping_add(draw);

@@ -179,7 +179,8 @@ pub(crate) fn with_subject<T>(case: &Case, f: impl FnOnce(&Subject) -> Result<T,
     let graph = case.graph()?;
     let (uses, grid) = (uses::uses(case, &graph)?, uses::grid(&case.launch.grid));
     let (name, number, bucket) = (case.entry.name.as_str(), case.kernel, case.step());
-    f(&Subject { name, number, graph: &graph, uses: &uses, grid, bucket })
+    let bounded = case.entry.products == manifest::Products::Tiles;
+    f(&Subject { name, number, graph: &graph, uses: &uses, grid, bucket, bounded })
 }
 
 /// Keeps the emulator's counts for `unglue report`. The check's result does not depend on whether that works.

@@ -11,3 +11,4 @@ mod int4;
 mod numerics;
 mod session;
 mod tap;
+mod tiles;

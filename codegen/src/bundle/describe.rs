@@ -6,7 +6,7 @@ use unglue_ir::graph::Graph;
 use unglue_ir::op::Op;
 use unglue_ir::order::Order;
 use unglue_ir::types::Dim;
-use unglue_passes::schedule::{GridAxis, Schedule};
+use unglue_passes::schedule::{GridAxis, Products, Schedule};
 use unglue_runtime::manifest;
 
 use crate::generate::{Generated, Use};
@@ -96,6 +96,10 @@ pub fn kernel(g: &Graph, schedule: &Schedule, generated: &Generated, facts: Fact
         ops: facts.ops,
         ir: unglue_ir::text::print_graph(g),
         orders: orders(g),
+        products: match schedule.products {
+            Products::Lanes => manifest::Products::Lanes,
+            Products::Tiles { .. } => manifest::Products::Tiles,
+        },
         resources: BTreeMap::new(),
         interface: interface(&generated.uses),
     }

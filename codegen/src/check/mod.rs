@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 
 use unglue_ir::IrError;
 use unglue_ir::graph::Graph;
+use unglue_ir::interp::bound::{BoundInputs, BoundOutputs, BoundedTensor, Casts, eval_bounds};
 use unglue_ir::interp::{Batch, Data, StateData, Tensor, WeightRef, eval_graph};
 use unglue_ir::op::Op;
 use unglue_ir::types::{DType, Dim};
@@ -35,6 +36,9 @@ pub struct Subject<'a> {
     pub uses: &'a [Use],
     pub grid: [GridAxis; 3],
     pub bucket: Bucket,
+    /// Results are compared within the bound of their ops (numerics P4): sums on matrix tiles have an order of their own.
+    /// All others are compared bit for bit.
+    pub bounded: bool,
 }
 
 /// The first wrong element of a kernel.
@@ -111,10 +115,26 @@ pub fn check_then(
     let weights = |name: &str| drawn.weight(name);
     let want = eval_graph(subject.graph, &drawn.inputs, &weights, &mut states, &drawn.batch, &mut |_, _| {})
         .map_err(|e| cannot(subject, &e))?;
-    let mut run = Run { device, subject, drawn: &drawn, buffers: BTreeMap::new() };
+    let bounds = if subject.bounded { Some(bounds(subject, &drawn)?) } else { None };
+    let mut run = Run { device, subject, drawn: &drawn, bounds, buffers: BTreeMap::new() };
     let out = run.launch_and_compare(&want, &states, seed, then);
     run.free()?;
     out
+}
+
+/// Bounds of a stateless kernel's results, by the orders of its ops.
+fn bounds(subject: &Subject, drawn: &Drawn) -> Result<BoundOutputs, CodegenError> {
+    let inputs = drawn.inputs.iter().map(|(n, t)| (n.clone(), BoundedTensor::exact(t))).collect();
+    let given = BoundInputs {
+        inputs: &inputs,
+        weights: &|name| drawn.weight(name),
+        states: &BTreeMap::new(),
+        batch: &drawn.batch,
+        selections: &BTreeMap::new(),
+        truncating: false,
+        casts: Casts::Declared,
+    };
+    eval_bounds(subject.graph, &given).map_err(|e| cannot(subject, &e))
 }
 
 fn cannot(subject: &Subject, e: &dyn std::fmt::Display) -> CodegenError {
@@ -135,6 +155,8 @@ struct Run<'a, 'd> {
     device: &'d mut dyn Device,
     subject: &'a Subject<'a>,
     drawn: &'a Drawn<'a>,
+    /// Of the results, where bits do not decide.
+    bounds: Option<BoundOutputs>,
     /// Device buffer of each parameter, with its length; the pattern fills it up to a multiple of [`SLACK`].
     buffers: BTreeMap<usize, (BufferId, usize)>,
 }
@@ -318,6 +340,16 @@ impl Run<'_, '_> {
         let of_rows = self.subject.graph.ty(v).tensor().is_some_and(|t| t.shape.first() == Some(&Dim::Rows));
         let row_seq = &self.drawn.batch.row_seq;
         let live = |i: usize| !of_rows || row_seq.get(i / per_row).is_none_or(|s| *s >= 0);
+        if let Some(bounds) = &self.bounds {
+            let bound =
+                bounds.tensors.get(name).ok_or_else(|| cannot(self.subject, &format!("no bound for `{name}`")))?;
+            let wrong = bound.first_outside(&got, live);
+            return Ok(wrong.map(|i| {
+                let mut wrong = self.mismatch(name, i, i / per_row, (&got, &want.data), seed);
+                wrong.interpreter = bound.shown(i);
+                wrong
+            }));
+        }
         let wrong = first_difference(&got, &want.data, live);
         Ok(wrong.map(|i| self.mismatch(name, i, i / per_row, (&got, &want.data), seed)))
     }

@@ -155,7 +155,7 @@ impl Gen<'_> {
                 let at = self.eval(args[1], idx)?;
                 let ix = match self.b.ty(at) {
                     crate::kp::Ty::Uniform(_) => Ix::uni(at),
-                    crate::kp::Ty::Lane(..) => Ix::Lane(at),
+                    _ => Ix::Lane(at),
                 };
                 self.eval(args[0], &[ix])
             }

@@ -20,6 +20,7 @@ mod select;
 mod skinny;
 mod state;
 mod sums;
+mod tiles;
 mod top_k;
 
 use std::collections::{BTreeSet, HashMap};
@@ -134,6 +135,7 @@ impl<'a> Gen<'a> {
         match &self.schedule.form {
             Form::Row { rows } => self.row_form(*rows),
             Form::Skinny(s) => self.skinny_form(s),
+            Form::Tiles(t) => self.tiles_form(t),
             Form::Delta { node, heads, .. } => self.delta_form(*node, *heads),
             Form::Attend { node, heads, width } => self.attend_form(*node, *heads, *width),
             Form::Scores { node } => self.scores_form(*node),

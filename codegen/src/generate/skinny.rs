@@ -66,7 +66,7 @@ impl Gen<'_> {
     }
 
     /// Rows of the kernel's leading axis in this step.
-    fn row_count(&mut self) -> Val {
+    pub(super) fn row_count(&mut self) -> Val {
         let leads = |id| self.g.ty(id).tensor().and_then(|t| t.shape.first()) == Some(&Dim::Logits);
         let logits = self.g.outputs.iter().any(|(_, v)| leads(*v));
         self.scalar(if logits { StepScalar::Logits } else { StepScalar::Rows })
@@ -577,7 +577,7 @@ impl Gen<'_> {
         Ok(())
     }
 
-    fn epilogue_output(&mut self, s: &Skinny, segment: &Segment, output: usize, at: Ix) -> Res<()> {
+    pub(super) fn epilogue_output(&mut self, s: &Skinny, segment: &Segment, output: usize, at: Ix) -> Res<()> {
         let (name, value) = &self.g.outputs[output];
         let v = strip_reshapes(self.g, *value);
         let dims = self.dims(v)?;

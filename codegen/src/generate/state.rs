@@ -319,7 +319,7 @@ impl Gen<'_> {
         if let Addr::Uniform { .. } = addr {
             let v = match self.b.ty(v) {
                 crate::kp::Ty::Uniform(_) => v,
-                crate::kp::Ty::Lane(..) => {
+                _ => {
                     let first = self.b.i(0);
                     self.b.read_lane(v, first)
                 }

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use unglue_ir::math::Machine;
 
 use super::{
-    Access, Addr, Bin, Bound, Carried, Cmp, Conv, Elem, Expr, For, IfResult, Mem, Param, Place, Program, Reduce,
-    Shared, Stmt, Ty, Un, Val,
+    Access, Addr, Bin, Bound, Carried, Cmp, Conv, Elem, Expr, For, Half, IfResult, Mem, Param, Place, Program, Reduce,
+    Shared, Stmt, Tile, TileAt, Ty, Un, Val,
 };
 
 /// Builds one [`Program`]. Statements go to the innermost open block; pure expressions are shared within their scope.
@@ -67,7 +67,7 @@ impl Builder {
     }
 
     fn emit(&mut self, expr: Expr, ty: Ty) -> Val {
-        let pure = !matches!(expr, Expr::Load { .. });
+        let pure = !matches!(expr, Expr::Load { .. } | Expr::TileLoad(_));
         if pure && let Some(v) = self.known.iter().rev().find_map(|k| k.get(&expr)) {
             return *v;
         }
@@ -256,15 +256,19 @@ impl Builder {
         self.emit(Expr::Component(v, i), ty)
     }
 
-    pub fn load(&mut self, from: Place, addr: Addr, bound: Bound, vec: u8) -> Val {
-        let mem = match from {
+    /// Element type of a place.
+    fn mem(&self, place: Place) -> Mem {
+        match place {
             Place::Buffer(i) => match &self.program.params[i as usize] {
                 Param::Buffer { mem, .. } => *mem,
                 Param::Scalar { .. } => Mem::I32,
             },
             Place::Shared(i) => self.program.shared[i as usize].mem,
-        };
-        let elem = mem.elem();
+        }
+    }
+
+    pub fn load(&mut self, from: Place, addr: Addr, bound: Bound, vec: u8) -> Val {
+        let elem = self.mem(from).elem();
         let ty = match addr {
             Addr::Uniform { .. } => Ty::Uniform(elem),
             _ => Ty::Lane(elem, vec),
@@ -282,6 +286,24 @@ impl Builder {
             _ => self.splat(value, 1),
         };
         self.push(Stmt::Store { to, addr, bound, value });
+    }
+
+    pub fn tile_zero(&mut self) -> Val {
+        self.emit(Expr::TileZero, Ty::Tile(Tile::Sum))
+    }
+
+    /// An operand tile of bf16 unless its place holds f16.
+    pub fn tile_load(&mut self, at: TileAt) -> Val {
+        let half = Half::of(self.mem(at.from)).unwrap_or(Half::Bf16);
+        self.emit(Expr::TileLoad(at), Ty::Tile(Tile::Operand(at.side, half)))
+    }
+
+    pub fn tile_mma(&mut self, a: Val, b: Val, sums: Val) -> Val {
+        self.emit(Expr::TileMma([a, b, sums]), Ty::Tile(Tile::Sum))
+    }
+
+    pub fn tile_store(&mut self, to: Place, base: Val, pitch: u32, tile: Val) {
+        self.push(Stmt::TileStore { to, base, pitch, tile });
     }
 
     pub fn barrier(&mut self) {

@@ -13,11 +13,14 @@ pub mod build;
 pub mod layout;
 mod operands;
 pub mod text;
+pub mod tile;
+mod tile_typing;
 mod typing;
 mod uniform;
 pub mod verify;
 
 pub use layout::{SHARED_ALIGN, finish_slot, shared_bytes, shared_offsets};
+pub use tile::{Half, Side, TILE, Tile, TileAt};
 
 /// Lanes in a wave, on every target.
 pub const LANES: u32 = 32;
@@ -43,6 +46,8 @@ pub enum Ty {
     Uniform(Elem),
     /// `vec` components (1, 2, 4 or 8) in each of the 32 lanes.
     Lane(Elem, u8),
+    /// One matrix tile per wave.
+    Tile(Tile),
 }
 
 /// Element type in memory. Loads widen to f32 or i32; stores of bf16 and f16 round to nearest even.
@@ -251,6 +256,12 @@ pub enum Expr {
     ScanAdd(Val),
     /// Lane bool -> uniform i32: bit l is lane l's value.
     Ballot(Val),
+    /// A tile of sums, all 0.
+    TileZero,
+    /// An operand tile from memory.
+    TileLoad(TileAt),
+    /// A times B plus a tile of sums, in this order; A and B have one element type.
+    TileMma([Val; 3]),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -262,6 +273,14 @@ pub enum Stmt {
         addr: Addr,
         bound: Bound,
         value: Val,
+    },
+    /// Sums go to shared memory of f32: row r, column c to `base + r * pitch + c`.
+    TileStore {
+        to: Place,
+        /// Uniform i32 or i64.
+        base: Val,
+        pitch: u32,
+        tile: Val,
     },
     /// All waves of the workgroup wait; shared memory and the workgroup's own global writes become visible to it.
     Barrier,

@@ -14,7 +14,8 @@ impl Expr {
             | Self::Scalar(_)
             | Self::Group(_)
             | Self::Wave
-            | Self::Lane => {}
+            | Self::Lane
+            | Self::TileZero => {}
             Self::Un(_, a)
             | Self::Conv(_, a)
             | Self::Splat(a, _)
@@ -25,6 +26,8 @@ impl Expr {
             | Self::Ballot(a) => list.push(*a),
             Self::Bin(_, a, b) | Self::Cmp(_, a, b) | Self::ReadLane(a, b) => list.extend([*a, *b]),
             Self::Fma(a, b, c) | Self::Select(a, b, c) => list.extend([*a, *b, *c]),
+            Self::TileLoad(at) => list.extend(at.operands()),
+            Self::TileMma(parts) => list.extend(parts),
             Self::Pack(parts) => list.extend(parts),
             Self::Load { addr, bound, .. } => list.extend(addr.operands().chain(bound.operands())),
         }

@@ -26,6 +26,7 @@ impl Display for Ty {
         match self {
             Self::Uniform(elem) => write!(f, "uniform {elem}"),
             Self::Lane(elem, vec) => write!(f, "lane {elem}x{vec}"),
+            Self::Tile(tile) => write!(f, "{tile}"),
         }
     }
 }
@@ -111,6 +112,9 @@ impl Display for Expr {
             Self::ReadLane(a, index) => write!(f, "read-lane {a} {index}"),
             Self::ScanAdd(a) => write!(f, "scan-add {a}"),
             Self::Ballot(a) => write!(f, "ballot {a}"),
+            Self::TileZero => f.write_str("tile-zero"),
+            Self::TileLoad(at) => write!(f, "{at}"),
+            Self::TileMma([a, b, c]) => write!(f, "tile-mma {a} {b} {c}"),
         }
     }
 }
@@ -155,6 +159,9 @@ impl Program {
                 }
                 Stmt::Store { to, addr, bound, value } => {
                     let _ = writeln!(out, "{pad}store {to}{addr}{bound} = {value}");
+                }
+                Stmt::TileStore { to, base, pitch, tile } => {
+                    let _ = writeln!(out, "{pad}tile-store {to}[{base} + rows x{pitch}] = {tile}");
                 }
                 Stmt::Barrier => {
                     let _ = writeln!(out, "{pad}barrier");

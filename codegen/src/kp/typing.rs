@@ -1,16 +1,17 @@
 //! Types of expressions, loads and stores.
 
 use super::verify::{Body, Broken, Check, broken};
-use super::{Access, Addr, Bin, Bound, Cmp, Conv, Elem, Expr, LANES, Mem, Param, Place, Ty, Un, Val};
+use super::{Access, Addr, Bin, Bound, Cmp, Conv, Elem, Expr, LANES, Mem, Param, Place, Ty, Un, Val, tile_typing};
 
 const LANE_BOOL: Ty = Ty::Lane(Elem::Bool, 1);
 
 impl Ty {
-    /// Element of a value.
+    /// Element of a value; f32 for tiles, whose elements are seen as such only.
     #[must_use]
     pub fn elem(self) -> Elem {
         match self {
             Self::Uniform(elem) | Self::Lane(elem, _) => elem,
+            Self::Tile(_) => Elem::F32,
         }
     }
 
@@ -20,6 +21,7 @@ impl Ty {
         match self {
             Self::Uniform(_) => Self::Uniform(elem),
             Self::Lane(_, vec) => Self::Lane(elem, vec),
+            Self::Tile(_) => self,
         }
     }
 }
@@ -36,7 +38,7 @@ impl Mem {
 }
 
 /// What is refused, with the types of the operands.
-fn operands(b: &Body<'_>, val: Val, expr: &Expr, cure: &'static str) -> Broken {
+pub(super) fn operands(b: &Body<'_>, val: Val, expr: &Expr, cure: &'static str) -> Broken {
     let types: Vec<String> =
         expr.operands().map(|v| b.used(v).map_or_else(|_| format!("{v}"), |ty| format!("{v}: {ty}"))).collect();
     Broken { rule: "operand-type", found: format!("{val} = {expr} with {}", types.join(", ")), cure }
@@ -44,8 +46,13 @@ fn operands(b: &Body<'_>, val: Val, expr: &Expr, cure: &'static str) -> Broken {
 
 /// The type that `expr` gives.
 pub(super) fn expr_type(b: &Body<'_>, val: Val, expr: &Expr) -> Check<Ty> {
+    if let Expr::TileZero | Expr::TileLoad(_) | Expr::TileMma(_) = expr {
+        return tile_typing::expr_type(b, val, expr);
+    }
     for operand in expr.operands() {
-        b.used(operand)?;
+        if b.used(operand)?.is_tile() {
+            return Err(operands(b, val, expr, "store the tile to workgroup memory, and load its elements from there"));
+        }
     }
     let bad = |cure| Err(operands(b, val, expr, cure));
     match expr {
@@ -111,7 +118,7 @@ fn shape_type(b: &Body<'_>, val: Val, expr: &Expr) -> Check<Ty> {
         Expr::Splat(a, vec) => match b.used(*a)? {
             _ if !matches!(vec, 1 | 2 | 4 | 8) => bad("use 1, 2, 4 or 8 components"),
             Ty::Uniform(elem) | Ty::Lane(elem, 1) => Ok(Ty::Lane(elem, *vec)),
-            Ty::Lane(..) => bad("splat a uniform or a one-component value"),
+            Ty::Lane(..) | Ty::Tile(_) => bad("splat a uniform or a one-component value"),
         },
         Expr::Component(a, i) => match b.used(*a)? {
             Ty::Lane(elem, vec) if *i < vec => Ok(Ty::Lane(elem, 1)),
@@ -173,17 +180,20 @@ const fn conv_types(conv: Conv) -> (Elem, Elem) {
     }
 }
 
-fn load_type(b: &Body<'_>, val: Val, from: Place, addr: Addr, bound: Bound, vec: u8) -> Check<Ty> {
+/// Checks that a program may load from a place; gives its element type.
+pub(super) fn loadable(b: &Body<'_>, val: Val, from: Place) -> Check<Mem> {
     let (mem, access) = b.place(from)?;
     let found = || format!("{val} loads from {from}, which is declared {access}");
     match access {
-        Access::Write => return broken("access", found(), "declare the buffer read-write"),
-        Access::Counter => return broken("counter-access", found(), "arrive at counters, and leave them alone else"),
-        Access::Exchange if !b.finishing => {
-            return broken("exchange-load", found(), "load it in the body of a grid finish");
-        }
-        Access::Exchange | Access::Read | Access::ReadWrite => {}
+        Access::Write => broken("access", found(), "declare the buffer read-write"),
+        Access::Counter => broken("counter-access", found(), "arrive at counters, and leave them alone else"),
+        Access::Exchange if !b.finishing => broken("exchange-load", found(), "load it in the body of a grid finish"),
+        Access::Exchange | Access::Read | Access::ReadWrite => Ok(mem),
     }
+}
+
+fn load_type(b: &Body<'_>, val: Val, from: Place, addr: Addr, bound: Bound, vec: u8) -> Check<Ty> {
+    let mem = loadable(b, val, from)?;
     check_access(b, &format!("{val} = load {from}{addr}{bound}"), addr, bound)?;
     match addr {
         Addr::Uniform { .. } => Ok(Ty::Uniform(mem.elem())),
@@ -213,7 +223,7 @@ pub(super) fn store_types(b: &Body<'_>, to: Place, addr: Addr, bound: Bound, val
     check_access(b, &format!("store {to}{addr}{bound}"), addr, bound)?;
     let ty = b.used(value)?;
     let uniform = matches!(addr, Addr::Uniform { .. });
-    if ty.elem() != mem.elem() || uniform != matches!(ty, Ty::Uniform(_)) {
+    if ty.is_tile() || ty.elem() != mem.elem() || uniform != matches!(ty, Ty::Uniform(_)) {
         let shape = if uniform { "uniform" } else { "lane" };
         let found = format!("{value} ({ty}) is stored to {to}{addr} of {mem}: a {shape} {} is needed", mem.elem());
         return broken("store-type", found, "convert the value, or change the address form");
@@ -222,21 +232,11 @@ pub(super) fn store_types(b: &Body<'_>, to: Place, addr: Addr, bound: Bound, val
 }
 
 fn check_access(b: &Body<'_>, what: &str, addr: Addr, bound: Bound) -> Check<()> {
-    let index = |val: Val, uniform: bool| {
-        let ty = b.used(val)?;
-        let shape = if uniform { matches!(ty, Ty::Uniform(_)) } else { matches!(ty, Ty::Lane(_, 1)) };
-        if shape && matches!(ty.elem(), Elem::I32 | Elem::I64) {
-            return Ok(());
-        }
-        let shape = if uniform { "uniform" } else { "one-component lane" };
-        let found = format!("{what}: {val} has type {ty}, needed is a {shape} i32 or i64");
-        broken("address-type", found, "convert the index")
-    };
     match addr {
-        Addr::Uniform { base } | Addr::Contig { base } => index(base, true)?,
-        Addr::Lanes { base, index: each } => {
-            index(base, true)?;
-            index(each, false)?;
+        Addr::Uniform { base } | Addr::Contig { base } => index_type(b, what, base, true)?,
+        Addr::Lanes { base, index } => {
+            index_type(b, what, base, true)?;
+            index_type(b, what, index, false)?;
         }
     }
     match (addr, bound) {
@@ -252,7 +252,18 @@ fn check_access(b: &Body<'_>, what: &str, addr: Addr, bound: Bound) -> Check<()>
     }
 }
 
-fn bound_type(b: &Body<'_>, what: &str, val: Val, needed: Ty) -> Check<()> {
+pub(super) fn index_type(b: &Body<'_>, what: &str, val: Val, uniform: bool) -> Check<()> {
+    let ty = b.used(val)?;
+    let shape = if uniform { matches!(ty, Ty::Uniform(_)) } else { matches!(ty, Ty::Lane(_, 1)) };
+    if shape && matches!(ty.elem(), Elem::I32 | Elem::I64) {
+        return Ok(());
+    }
+    let shape = if uniform { "uniform" } else { "one-component lane" };
+    let found = format!("{what}: {val} has type {ty}, needed is a {shape} i32 or i64");
+    broken("address-type", found, "convert the index")
+}
+
+pub(super) fn bound_type(b: &Body<'_>, what: &str, val: Val, needed: Ty) -> Check<()> {
     let ty = b.used(val)?;
     if ty == needed {
         return Ok(());

@@ -42,7 +42,7 @@ impl Analysis {
                     let differs = self.any(expr.operands());
                     self.mark(*val, differs);
                 }
-                Stmt::Store { .. } | Stmt::Barrier => {}
+                Stmt::Store { .. } | Stmt::TileStore { .. } | Stmt::Barrier => {}
                 Stmt::If { cond, then, otherwise, results } => {
                     self.block(then);
                     self.block(otherwise);

@@ -1,7 +1,9 @@
 //! The verifier: every rule that the lowerings rely on.
 
 use super::typing::{expr_type, store_types};
-use super::{Access, Elem, For, IfResult, Mem, Param, Place, Program, Stmt, Ty, Val, shared_bytes, uniform};
+use super::{
+    Access, Elem, For, IfResult, Mem, Param, Place, Program, Stmt, Ty, Val, shared_bytes, tile_typing, uniform,
+};
 use crate::error::CodegenError;
 
 /// Most bytes of shared arrays, on any target.
@@ -192,6 +194,7 @@ impl Body<'_> {
                 self.define_as(*val, ty, &format!("`{expr}`"))
             }
             Stmt::Store { to, addr, bound, value } => store_types(self, *to, *addr, *bound, *value),
+            Stmt::TileStore { to, base, pitch, tile } => tile_typing::store_types(self, *to, *base, *pitch, *tile),
             Stmt::Barrier => match self.divergent {
                 Some(val) if self.p.waves > 1 => {
                     let found = format!("a barrier under control flow of {val}, which may differ between waves");

@@ -4,9 +4,11 @@
 
 use super::finish::Scope;
 use super::gpu::Gpu;
+use super::gpu_tiles::{SUMS, Tiles, operand_ty};
+use super::ir::Lty;
 use super::pure::mem_name;
 use super::walk::Emit;
-use crate::kp::finish_slot;
+use crate::kp::{Half, finish_slot};
 
 /// DPP control: lane l reads lane l ^ n of its row of 16.
 const ROW_XMASK: u32 = 0x160;
@@ -29,6 +31,7 @@ pub(crate) static AMDGPU: Gpu = Gpu {
     lower_lane,
     read_lane,
     ballot,
+    tiles: Tiles { runs: tile_runs, sums: tile_sums, mma: tile_mma },
 };
 
 fn attributes(threads: u32) -> String {
@@ -110,4 +113,31 @@ fn read_lane(e: &mut Emit<'_>, ty: &str, bits: &str, index: &str) -> String {
 
 fn ballot(e: &mut Emit<'_>, x: &str) -> String {
     e.ir.call("i32", "llvm.amdgcn.ballot.i32", &[("i1".to_owned(), x.to_owned())])
+}
+
+/// Lanes l and l + 16 share line l; the instruction's own k's lie otherwise, alike in A and B (`gpu_tiles`).
+fn tile_runs(e: &mut Emit<'_>) -> Vec<[String; 2]> {
+    let line = e.ir.inst("and i32 %lane, 15");
+    let half = e.ir.inst("lshr i32 %lane, 4");
+    let k = e.ir.inst(format_args!("shl i32 {half}, 3"));
+    vec![[line, k]]
+}
+
+/// Lane l has column l % 16, and rows 8 (l / 16) to 8 (l / 16) + 7.
+fn tile_sums(e: &mut Emit<'_>) -> Vec<[String; 2]> {
+    let column = e.ir.inst("and i32 %lane, 15");
+    let half = e.ir.inst("lshr i32 %lane, 4");
+    let first = e.ir.inst(format_args!("shl i32 {half}, 3"));
+    (0..8).map(|i| [e.ir.inst(format_args!("add i32 {first}, {i}")), column.clone()]).collect()
+}
+
+/// LLVM takes bf16 as i16 here.
+fn tile_mma(e: &mut Emit<'_>, half: Half, [a, b, sums]: [&str; 3]) -> String {
+    let ty = operand_ty(half);
+    let name = match half {
+        Half::Bf16 => "llvm.amdgcn.wmma.f32.16x16x16.bf16.v8f32.v8i16",
+        Half::F16 => "llvm.amdgcn.wmma.f32.16x16x16.f16.v8f32.v8f16",
+    };
+    let arg = |ty: Lty, x: &str| (ty.to_string(), x.to_owned());
+    e.ir.call(SUMS, name, &[arg(ty, a), arg(ty, b), arg(SUMS, sums)])
 }

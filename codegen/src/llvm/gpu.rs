@@ -4,10 +4,11 @@
 
 use super::finish::Scope;
 use super::gpu_mem;
+use super::gpu_tiles::{self, Tiles};
 use super::ir::Lty;
 use super::pure::min_max;
 use super::walk::{Backend, Emit, LoadAt, Result, StoreAt};
-use crate::kp::{Access, Expr, For, LANES, Param, Program, Reduce, Stmt, Val};
+use crate::kp::{Access, Expr, For, LANES, Param, Place, Program, Reduce, Stmt, Tile, Ty, Val};
 
 /// Rounds of a loop that LLVM may put in one. Unrolled fully, a contraction of 4,096 keeps its whole operand in registers
 /// (256 VGPRs and spills, measured with LLVM 22); four b128 loads of a weight stream in flight are enough.
@@ -48,6 +49,7 @@ pub(crate) struct Gpu {
     pub read_lane: fn(&mut Emit<'_>, &str, &str, &str) -> String,
     /// Bit l is set if lane l's i1 is.
     pub ballot: fn(&mut Emit<'_>, &str) -> String,
+    pub tiles: Tiles,
 }
 
 /// The backend of a GPU.
@@ -124,7 +126,7 @@ impl Backend for Threads {
                 Ok(e.ir.build(ty, &parts))
             }
             Expr::Load { from, addr, bound, vec } => {
-                gpu_mem::load(e, self.gpu, &LoadAt { from: *from, addr: *addr, bound: *bound, vec: *vec })
+                gpu_mem::load(e, self.gpu, val, &LoadAt { from: *from, addr: *addr, bound: *bound, vec: *vec })
             }
             Expr::XorLane(a, mask) => {
                 let (ty, x) = (e.ty(*a)?, e.op(*a)?);
@@ -137,12 +139,25 @@ impl Backend for Threads {
                 let x = e.op(*a)?;
                 Ok((self.gpu.ballot)(e, &x))
             }
+            Expr::TileZero => Ok(gpu_tiles::zero()),
+            Expr::TileLoad(at) => gpu_tiles::load(e, self.gpu, at),
+            Expr::TileMma([x, y, sums]) => {
+                let Ty::Tile(Tile::Operand(_, half)) = e.kp_ty(*x)? else {
+                    return Err(e.fault(format!("value {} multiplies no tiles", val.0)));
+                };
+                let parts = (e.op(*x)?, e.op(*y)?, e.op(*sums)?);
+                Ok((self.gpu.tiles.mma)(e, half, [&parts.0, &parts.1, &parts.2]))
+            }
             _ => Err(e.fault(format!("value {} has an unknown expression", val.0))),
         }
     }
 
     fn store(&mut self, e: &mut Emit<'_>, at: &StoreAt) -> Result<()> {
         gpu_mem::store(e, self.gpu, at)
+    }
+
+    fn tile_store(&mut self, e: &mut Emit<'_>, (to, base, pitch): (Place, Val, u32), tile: Val) -> Result<()> {
+        gpu_tiles::store(e, self.gpu, to, base, pitch, tile)
     }
 
     fn barrier(&mut self, e: &mut Emit<'_>) {

@@ -27,28 +27,25 @@ struct Access {
 const GLOBAL: &str = "ptr addrspace(1)";
 const SHARED: &str = "ptr addrspace(3)";
 
+/// Pointer type, pointer and element type of a place.
+pub(crate) fn place_pointer(e: &Emit<'_>, gpu: &Gpu, place: Place) -> Result<(&'static str, String, Mem)> {
+    match place {
+        Place::Buffer(i) => match e.p.params.get(i as usize) {
+            Some(Param::Buffer { mem, .. }) => Ok((GLOBAL, format!("%p{i}"), *mem)),
+            _ => Err(e.fault(format!("parameter {i} is no buffer"))),
+        },
+        Place::Shared(i) => match e.p.shared.get(i as usize) {
+            Some(shared) => Ok((SHARED, format!("{}{i}", gpu.shared), shared.mem)),
+            None => Err(e.fault(format!("there is no shared array {i}"))),
+        },
+    }
+}
+
 impl Access {
     fn new(e: &Emit<'_>, gpu: &'static Gpu, place: Place, vec: u32) -> Result<Self> {
-        match place {
-            Place::Buffer(i) => match e.p.params.get(i as usize) {
-                Some(Param::Buffer { mem, .. }) => {
-                    let exchanged = finish::exchanged(e.p, i);
-                    Ok(Self { ptr: format!("%p{i}"), space: GLOBAL, mem: *mem, vec, exchanged, gpu })
-                }
-                _ => Err(e.fault(format!("parameter {i} is no buffer"))),
-            },
-            Place::Shared(i) => match e.p.shared.get(i as usize) {
-                Some(shared) => Ok(Self {
-                    ptr: format!("{}{i}", gpu.shared),
-                    space: SHARED,
-                    mem: shared.mem,
-                    vec,
-                    exchanged: false,
-                    gpu,
-                }),
-                None => Err(e.fault(format!("there is no shared array {i}"))),
-            },
-        }
+        let (space, ptr, mem) = place_pointer(e, gpu, place)?;
+        let exchanged = matches!(place, Place::Buffer(i) if finish::exchanged(e.p, i));
+        Ok(Self { ptr, space, mem, vec, exchanged, gpu })
     }
 
     /// What a lane moves.
@@ -122,7 +119,7 @@ impl Access {
     }
 }
 
-pub(crate) fn load(e: &mut Emit<'_>, gpu: &'static Gpu, at: &LoadAt) -> Result<String> {
+pub(crate) fn load(e: &mut Emit<'_>, gpu: &'static Gpu, val: Val, at: &LoadAt) -> Result<String> {
     let uniform = matches!(at.addr, Addr::Uniform { .. });
     let access = Access::new(e, gpu, at.from, if uniform { 1 } else { u32::from(at.vec) })?;
     let (ptr, ty) = (access.lane(e, at.addr)?, access.ty(e));
@@ -142,7 +139,9 @@ pub(crate) fn load(e: &mut Emit<'_>, gpu: &'static Gpu, at: &LoadAt) -> Result<S
             load_below(e, &access, &ptr, &count)
         }
     };
-    Ok(widen(e, access.mem, ty, &raw))
+    let wide = widen(e, access.mem, ty, &raw);
+    e.loaded(val, access.mem, &raw, &wide);
+    Ok(wide)
 }
 
 /// 0 in lanes whose `mask` is off.
@@ -191,7 +190,10 @@ fn branch_whole(e: &mut Emit<'_>, access: &Access, count: &str) -> (String, Stri
 pub(crate) fn store(e: &mut Emit<'_>, gpu: &'static Gpu, at: &StoreAt) -> Result<()> {
     let access = Access::new(e, gpu, at.to, e.vec_of(at.value)?)?;
     let (value_ty, value) = (e.ty(at.value)?, e.op(at.value)?);
-    let raw = narrow(e, access.mem, value_ty, &value);
+    let raw = match (at.to, e.copied(at.value, access.mem)?) {
+        (Place::Shared(_), Some(raw)) => raw,
+        _ => narrow(e, access.mem, value_ty, &value),
+    };
     let (ptr, ty) = (access.lane(e, at.addr)?, access.ty(e));
     match (at.addr, at.bound) {
         (Addr::Uniform { .. }, _) => {

@@ -7,6 +7,7 @@ mod emit;
 mod finish;
 mod gpu;
 mod gpu_mem;
+mod gpu_tiles;
 mod ir;
 mod nvptx;
 mod pure;
@@ -14,6 +15,7 @@ mod walk;
 mod x86;
 mod x86_exchange;
 mod x86_mem;
+mod x86_tiles;
 mod x86_waves;
 
 use crate::error::CodegenError;

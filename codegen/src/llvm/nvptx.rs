@@ -5,8 +5,10 @@
 
 use super::finish::Scope;
 use super::gpu::Gpu;
+use super::gpu_tiles::{SUMS, Tiles, operand_ty};
+use super::ir::Lty;
 use super::walk::Emit;
-use crate::kp::{LANES, SHARED_ALIGN, finish_slot, shared_bytes, shared_offsets};
+use crate::kp::{Half, LANES, SHARED_ALIGN, finish_slot, shared_bytes, shared_offsets};
 
 const SHARED: &str = "@shared_memory";
 const FINISH_SLOT: &str = "%finish";
@@ -29,6 +31,7 @@ pub(crate) static NVPTX: Gpu = Gpu {
     lower_lane,
     read_lane,
     ballot,
+    tiles: Tiles { runs: tile_runs, sums: tile_sums, mma: tile_mma },
 };
 
 fn attributes(threads: u32) -> String {
@@ -92,4 +95,59 @@ fn read_lane(e: &mut Emit<'_>, ty: &str, bits: &str, index: &str) -> String {
 
 fn ballot(e: &mut Emit<'_>, x: &str) -> String {
     e.ir.call("i32", "llvm.nvvm.vote.ballot.sync", &[arg(ALL), ("i1".to_owned(), x.to_owned())])
+}
+
+/// Lanes 4 g to 4 g + 3 share lines g and g + 8; the instruction's own k's lie otherwise, alike in A and B (`gpu_tiles`).
+fn tile_runs(e: &mut Emit<'_>) -> Vec<[String; 2]> {
+    let line = e.ir.inst("lshr i32 %lane, 2");
+    let low = e.ir.inst("and i32 %lane, 3");
+    let k = e.ir.inst(format_args!("shl i32 {low}, 2"));
+    let second = e.ir.inst(format_args!("add i32 {line}, 8"));
+    vec![[line, k.clone()], [second, k]]
+}
+
+/// Two results of 16 rows and 8 columns: lane 4 g + t has rows g and g + 8, columns 2 t and 2 t + 1 of each.
+fn tile_sums(e: &mut Emit<'_>) -> Vec<[String; 2]> {
+    let row = e.ir.inst("lshr i32 %lane, 2");
+    let second = e.ir.inst(format_args!("add i32 {row}, 8"));
+    let low = e.ir.inst("and i32 %lane, 3");
+    let column = e.ir.inst(format_args!("shl i32 {low}, 1"));
+    let at = |i: u32| (if i & 2 == 0 { row.clone() } else { second.clone() }, 8 * (i / 4) + i % 2);
+    let places: Vec<(String, u32)> = (0..8).map(at).collect();
+    places.into_iter().map(|(row, step)| [row, e.ir.inst(format_args!("add i32 {column}, {step}"))]).collect()
+}
+
+/// Two products of 16 rows, 8 columns and 16 k's. Registers of A: rows g and g + 8 at the first pair of k's, then at the
+/// second; of B: its two pairs of k's.
+fn tile_mma(e: &mut Emit<'_>, half: Half, [a, b, sums]: [&str; 3]) -> String {
+    let (name, register) = match half {
+        Half::Bf16 => ("llvm.nvvm.mma.m16n8k16.row.col.bf16", Lty::scalar("i32")),
+        Half::F16 => ("llvm.nvvm.mma.m16n8k16.row.col.f32.f32", Lty::vector("half", 2)),
+    };
+    let mut registers = |x: &str| -> Vec<(String, String)> {
+        let ty = operand_ty(half);
+        let pair = |e: &mut Emit<'_>, i: u32| {
+            let pair = e.ir.shuffle(ty, x, "poison", 2 * i..2 * i + 2);
+            let value = match half {
+                Half::Bf16 => e.ir.inst(format_args!("bitcast <2 x i16> {pair} to i32")),
+                Half::F16 => pair,
+            };
+            (register.to_string(), value)
+        };
+        (0..4).map(|i| pair(e, i)).collect()
+    };
+    let (a, b) = (registers(a), registers(b));
+    let result = "{ float, float, float, float }";
+    let mut parts = Vec::new();
+    for n in 0..2 {
+        let mut args = vec![a[0].clone(), a[2].clone(), a[1].clone(), a[3].clone()];
+        args.extend([b[2 * n].clone(), b[2 * n + 1].clone()]);
+        for i in 0..4 {
+            let sum = e.ir.inst(format_args!("extractelement {SUMS} {sums}, i32 {}", 4 * n + i));
+            args.push(("float".to_owned(), sum));
+        }
+        let four = e.ir.call(result, name, &args);
+        parts.extend((0..4).map(|i| e.ir.inst(format_args!("extractvalue {result} {four}, {i}"))));
+    }
+    e.ir.build(SUMS, &parts)
 }

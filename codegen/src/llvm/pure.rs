@@ -176,6 +176,16 @@ pub(crate) fn widen(e: &mut Emit<'_>, mem: Mem, raw_ty: Lty, raw: &str) -> Strin
     }
 }
 
+/// Lines of text that widen a scalar `raw` of a 16-bit element to the float `to`, for functions written as text.
+pub(crate) fn widen_text(mem: Mem, raw: &str, to: &str) -> String {
+    match mem {
+        Mem::F16 => format!("  {to} = fpext half {raw} to float"),
+        _ => format!(
+            "  {to}.wide = zext i16 {raw} to i32\n  {to}.bits = shl i32 {to}.wide, 16\n  {to} = bitcast i32 {to}.bits to float"
+        ),
+    }
+}
+
 /// What a store of register value `x` writes; `ty` is the value's type.
 pub(crate) fn narrow(e: &mut Emit<'_>, mem: Mem, ty: Lty, x: &str) -> String {
     match mem {

@@ -1,9 +1,12 @@
 //! What the lowerings share: structured control flow to blocks and phis.
 
+use std::collections::BTreeMap;
+
 use super::finish::{self, Arrival, Scope};
 use super::ir::{Ir, Lty};
+use super::{gpu_tiles, x86_tiles};
 use crate::error::CodegenError;
-use crate::kp::{Addr, Bound, Elem, Expr, For, IfResult, Place, Program, Stmt, Ty, Val};
+use crate::kp::{Addr, Bound, Elem, Expr, For, IfResult, Mem, Place, Program, Stmt, Tile, Ty, Val};
 
 pub(crate) type Result<T> = std::result::Result<T, CodegenError>;
 
@@ -28,6 +31,8 @@ pub(crate) trait Backend {
     /// Lowers an expression that [`super::pure`] does not.
     fn expr(&mut self, e: &mut Emit<'_>, val: Val, expr: &Expr) -> Result<String>;
     fn store(&mut self, e: &mut Emit<'_>, at: &StoreAt) -> Result<()>;
+    /// A tile of sums to shared memory: place, base, pitch, tile.
+    fn tile_store(&mut self, e: &mut Emit<'_>, to: (Place, Val, u32), tile: Val) -> Result<()>;
     fn barrier(&mut self, e: &mut Emit<'_>);
     /// The target's names for order between workgroups.
     fn scope(&self) -> &'static Scope;
@@ -48,6 +53,16 @@ pub(crate) struct Emit<'p> {
     /// Lanes that one LLVM value holds: 32 on the host, 1 where a thread is a lane.
     pub width: u32,
     ops: Vec<Option<String>>,
+    /// What loads of 16-bit floats gave before they were widened, by value.
+    raws: BTreeMap<u32, Raw>,
+}
+
+/// A loaded value as it stands in memory.
+struct Raw {
+    mem: Mem,
+    raw: String,
+    /// The operand that it was widened to.
+    wide: String,
 }
 
 /// LLVM's name of a register element.
@@ -62,7 +77,7 @@ pub(crate) const fn elem_name(elem: Elem) -> &'static str {
 
 impl<'p> Emit<'p> {
     pub(crate) fn new(p: &'p Program, width: u32) -> Self {
-        Self { p, ir: Ir::new(), width, ops: vec![None; p.types.len()] }
+        Self { p, ir: Ir::new(), width, ops: vec![None; p.types.len()], raws: BTreeMap::new() }
     }
 
     /// The fault of a program that does not verify.
@@ -74,18 +89,16 @@ impl<'p> Emit<'p> {
         self.p.types.get(val.0 as usize).copied().ok_or_else(|| self.fault(format!("value {} has no type", val.0)))
     }
 
-    /// Components per lane; 1 for uniforms.
+    /// Components per lane; 1 for uniforms and tiles.
     pub(crate) fn vec_of(&self, val: Val) -> Result<u32> {
         Ok(match self.kp_ty(val)? {
-            Ty::Uniform(_) => 1,
+            Ty::Uniform(_) | Ty::Tile(_) => 1,
             Ty::Lane(_, vec) => u32::from(vec),
         })
     }
 
     pub(crate) fn elem_of(&self, val: Val) -> Result<Elem> {
-        Ok(match self.kp_ty(val)? {
-            Ty::Uniform(elem) | Ty::Lane(elem, _) => elem,
-        })
+        Ok(self.kp_ty(val)?.elem())
     }
 
     /// The LLVM type of a lane value.
@@ -100,6 +113,9 @@ impl<'p> Emit<'p> {
         Ok(match self.kp_ty(val)? {
             Ty::Uniform(elem) => Lty::scalar(elem_name(elem)),
             Ty::Lane(elem, vec) => self.lane_ty(elem_name(elem), u32::from(vec)),
+            Ty::Tile(_) if self.width > 1 => x86_tiles::TILE_TY,
+            Ty::Tile(Tile::Operand(_, half)) => gpu_tiles::operand_ty(half),
+            Ty::Tile(Tile::Sum) => gpu_tiles::SUMS,
         })
     }
 
@@ -116,6 +132,20 @@ impl<'p> Emit<'p> {
         Ok(())
     }
 
+    /// Notes what a load of `val` gave before it was widened.
+    pub(crate) fn loaded(&mut self, val: Val, mem: Mem, raw: &str, wide: &str) {
+        if mem.bytes() == 2 {
+            self.raws.insert(val.0, Raw { mem, raw: raw.to_owned(), wide: wide.to_owned() });
+        }
+    }
+
+    /// What a store of `val` as `mem` writes, if that is what a load gave and has not gone through memory since: copies
+    /// neither widen nor round.
+    pub(crate) fn copied(&self, val: Val, mem: Mem) -> Result<Option<String>> {
+        let operand = self.op(val)?;
+        Ok(self.raws.get(&val.0).filter(|r| r.mem == mem && r.wide == operand).map(|r| r.raw.clone()))
+    }
+
     /// Lowers statements whose values are LLVM values in one control flow.
     pub(crate) fn stmts(&mut self, b: &mut dyn Backend, stmts: &[Stmt]) -> Result<()> {
         stmts.iter().try_for_each(|stmt| self.stmt(b, stmt))
@@ -127,6 +157,7 @@ impl<'p> Emit<'p> {
             Stmt::Store { to, addr, bound, value } => {
                 b.store(self, &StoreAt { to: *to, addr: *addr, bound: *bound, value: *value })
             }
+            Stmt::TileStore { to, base, pitch, tile } => b.tile_store(self, (*to, *base, *pitch), *tile),
             Stmt::Barrier => {
                 b.barrier(self);
                 Ok(())

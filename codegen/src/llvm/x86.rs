@@ -8,8 +8,9 @@ use super::finish::{HOST, Scope};
 use super::ir::{Lty, i32_vector};
 use super::pure::min_max;
 use super::walk::{Backend, Emit, LoadAt, Result, StoreAt, elem_name};
-use super::{x86_mem, x86_waves};
-use crate::kp::{self, Expr, For, LANES, Param, Program, Reduce, Val};
+use super::x86_tiles::TileCode;
+use super::{x86_mem, x86_tiles, x86_waves};
+use crate::kp::{self, Expr, For, LANES, Param, Place, Program, Reduce, Val};
 
 /// State of one lowering.
 pub(crate) struct X86 {
@@ -19,12 +20,13 @@ pub(crate) struct X86 {
     pub slots: Option<x86_waves::Slots>,
     /// Scratch for partial vectors, made on first use.
     pub tail: Option<String>,
+    pub tiles: TileCode,
 }
 
 /// The module text of a program.
 pub(crate) fn lower(p: &Program) -> Result<String> {
     let mut e = Emit::new(p, LANES);
-    let mut b = X86 { wave: "0".to_owned(), slots: None, tail: None };
+    let mut b = X86 { wave: "0".to_owned(), slots: None, tail: None, tiles: TileCode::default() };
     prologue(&mut e);
     if p.waves == 1 {
         e.stmts(&mut b, &p.body)?;
@@ -87,7 +89,7 @@ impl Backend for X86 {
                 Ok(interleave(e, elem, ops))
             }
             Expr::Load { from, addr, bound, vec } => {
-                x86_mem::load(self, e, &LoadAt { from: *from, addr: *addr, bound: *bound, vec: *vec })
+                x86_mem::load(self, e, val, &LoadAt { from: *from, addr: *addr, bound: *bound, vec: *vec })
             }
             Expr::XorLane(a, mask) => {
                 let (ty, x) = (e.ty(*a)?, e.op(*a)?);
@@ -103,12 +105,19 @@ impl Backend for X86 {
                 let (ty, x) = (e.ty(*a)?, e.op(*a)?);
                 Ok(e.ir.inst(format_args!("bitcast {ty} {x} to i32")))
             }
+            Expr::TileZero => Ok("zeroinitializer".to_owned()),
+            Expr::TileLoad(at) => x86_tiles::load(self, e, at),
+            Expr::TileMma(parts) => x86_tiles::mma(self, e, *parts),
             _ => Err(e.fault(format!("value {} has an unknown expression", val.0))),
         }
     }
 
     fn store(&mut self, e: &mut Emit<'_>, at: &StoreAt) -> Result<()> {
         x86_mem::store(self, e, at)
+    }
+
+    fn tile_store(&mut self, e: &mut Emit<'_>, (to, base, pitch): (Place, Val, u32), tile: Val) -> Result<()> {
+        x86_tiles::store(e, to, base, pitch, tile)
     }
 
     /// Waves run one after the other between barriers; a single wave needs none.

@@ -16,7 +16,7 @@ use crate::kp::{Addr, Bound, LANES, Mem, Param, Place, Ty, Val};
 const TAIL_BYTES: u32 = 1024;
 
 /// Pointer and element type of a place.
-fn place(e: &Emit<'_>, place: Place) -> Result<(String, Mem)> {
+pub(crate) fn place(e: &Emit<'_>, place: Place) -> Result<(String, Mem)> {
     match place {
         Place::Buffer(i) => match e.p.params.get(i as usize) {
             Some(Param::Buffer { mem, .. }) => Ok((format!("%p{i}"), *mem)),
@@ -79,7 +79,7 @@ pub(crate) fn tail(b: &mut X86, e: &mut Emit<'_>) -> String {
     b.tail.get_or_insert_with(|| e.ir.alloca(format_args!("[{TAIL_BYTES} x i8]"), 64)).clone()
 }
 
-pub(crate) fn load(b: &mut X86, e: &mut Emit<'_>, at: &LoadAt) -> Result<String> {
+pub(crate) fn load(b: &mut X86, e: &mut Emit<'_>, val: Val, at: &LoadAt) -> Result<String> {
     let (ptr, mem) = place(e, at.from)?;
     let access = Access { ptr, mem, vec: u32::from(at.vec) };
     if let Place::Buffer(i) = at.from
@@ -106,7 +106,9 @@ pub(crate) fn load(b: &mut X86, e: &mut Emit<'_>, at: &LoadAt) -> Result<String>
         }
         (addr, bound) => lane_loads(e, &access, addr, bound)?,
     };
-    Ok(widen(e, mem, access.all(), &raw))
+    let wide = widen(e, mem, access.all(), &raw);
+    e.loaded(val, mem, &raw, &wide);
+    Ok(wide)
 }
 
 fn full(e: &mut Emit<'_>, access: &Access, ptr: &str) -> String {
@@ -268,7 +270,10 @@ pub(crate) fn store(b: &mut X86, e: &mut Emit<'_>, at: &StoreAt) -> Result<()> {
     let (ptr, mem) = place(e, at.to)?;
     let (ty, value, vec) = (e.ty(at.value)?, e.op(at.value)?, e.vec_of(at.value)?);
     let access = Access { ptr, mem, vec };
-    let raw = narrow(e, mem, ty, &value);
+    let raw = match (at.to, e.copied(at.value, mem)?) {
+        (Place::Shared(_), Some(raw)) => raw,
+        _ => narrow(e, mem, ty, &value),
+    };
     match (at.addr, at.bound) {
         (Addr::Uniform { base }, _) => {
             let ptr = access.at(e, base)?;

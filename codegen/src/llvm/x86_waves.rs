@@ -49,7 +49,7 @@ fn has_barrier(stmt: &Stmt) -> bool {
         Stmt::Barrier | Stmt::GridFinish { .. } => true,
         Stmt::If { then, otherwise, .. } => then.iter().chain(otherwise).any(has_barrier),
         Stmt::For(f) => f.body.iter().any(has_barrier),
-        Stmt::Let(..) | Stmt::Store { .. } => false,
+        Stmt::Let(..) | Stmt::Store { .. } | Stmt::TileStore { .. } => false,
     }
 }
 
@@ -162,6 +162,7 @@ impl Slots {
             Stmt::Store { addr, bound, value, .. } => {
                 addr.operands().chain(bound.operands()).chain([*value]).for_each(|val| self.read(val, number));
             }
+            Stmt::TileStore { base, tile, .. } => [*base, *tile].into_iter().for_each(|val| self.read(val, number)),
             // These are no part of a segment.
             Stmt::Barrier | Stmt::GridFinish { .. } => {}
             Stmt::If { cond, then, otherwise, results } => {

@@ -7,6 +7,8 @@ mod bodies;
 mod finishes;
 mod int4;
 mod router;
+mod tile_bodies;
+mod tiles;
 
 use unglue_codegen::bundle::describe::{Facts, kernel};
 use unglue_codegen::check::{Subject, check};
@@ -14,7 +16,7 @@ use unglue_codegen::emu::{self, EmuDevice, EmuOptions};
 use unglue_codegen::generate::{self, Generated};
 use unglue_codegen::{gates, link, llvm, target};
 use unglue_ir::graph::Graph;
-use unglue_passes::schedule::{Bucket, Schedule, fit, schedule};
+use unglue_passes::schedule::{Bucket, Products, Schedule, fit, schedule};
 use unglue_runtime::{Code, CpuDevice, CpuOptions, Device, Guard, manifest};
 
 /// One graph as one kernel.
@@ -63,7 +65,8 @@ impl<'a> Made<'a> {
     fn compare(&self, device: &mut dyn Device, seed: u64) {
         let Made { name, graph, bucket, schedule, made } = self;
         let (uses, grid) = (&made.uses, schedule.grid());
-        let subject = Subject { name, number: 0, graph, uses, grid, bucket: *bucket };
+        let bounded = matches!(schedule.products, Products::Tiles { .. });
+        let subject = Subject { name, number: 0, graph, uses, grid, bucket: *bucket, bounded };
         if let Some(wrong) = check(device, &subject, seed).unwrap_or_else(|e| panic!("{e}")) {
             panic!("{}: {wrong}\n{}\n{}", device.name(), unglue_ir::text::print_graph(graph), schedule.describe());
         }

@@ -93,11 +93,11 @@ impl B {
         self.def(ty, Expr::Conv(c, a))
     }
     pub fn splat(&mut self, a: Val, vec: u8) -> Val {
-        let (Ty::Uniform(e) | Ty::Lane(e, _)) = self.ty(a);
+        let e = self.ty(a).elem();
         self.def(Ty::Lane(e, vec), Expr::Splat(a, vec))
     }
     pub fn component(&mut self, a: Val, i: u8) -> Val {
-        let (Ty::Uniform(e) | Ty::Lane(e, _)) = self.ty(a);
+        let e = self.ty(a).elem();
         self.def(lane(e), Expr::Component(a, i))
     }
     pub fn load(&mut self, from: Place, addr: Addr, bound: Bound, vec: u8) -> Val {
@@ -118,7 +118,7 @@ impl B {
         }
     }
     pub fn reduce(&mut self, r: Reduce, a: Val) -> Val {
-        let (Ty::Uniform(e) | Ty::Lane(e, _)) = self.ty(a);
+        let e = self.ty(a).elem();
         self.def(U(e), Expr::Reduce(r, a))
     }
     pub fn barrier(&mut self) {
@@ -172,6 +172,7 @@ pub fn with_elem(ty: Ty, elem: Elem) -> Ty {
     match ty {
         Ty::Uniform(_) => Ty::Uniform(elem),
         Ty::Lane(_, v) => Ty::Lane(elem, v),
+        Ty::Tile(_) => ty,
     }
 }
 

@@ -12,6 +12,10 @@ mod finishes;
 mod mutations;
 mod rewrite;
 mod split;
+#[path = "../kernels/tile_bodies.rs"]
+#[allow(dead_code, reason = "bodies of kernels that are not mutated")]
+mod tile_bodies;
+mod tiles;
 
 use unglue_codegen::bundle::describe::{Facts, kernel};
 use unglue_codegen::check::{Mismatch, Subject, check};
@@ -19,7 +23,7 @@ use unglue_codegen::generate::{Generated, generate};
 use unglue_codegen::kp::{Program, verify};
 use unglue_codegen::{link, llvm, target};
 use unglue_ir::graph::Graph;
-use unglue_passes::schedule::{Bucket, Schedule, fit, schedule};
+use unglue_passes::schedule::{Bucket, Products, Schedule, fit, schedule};
 use unglue_runtime::{Code, CpuDevice, CpuOptions, Device, Guard, manifest};
 
 use mutations::{Finder, Mutation};
@@ -62,7 +66,8 @@ fn found_in(s: &Subjected, program: Program, object: Vec<u8>) -> Option<Mismatch
     let mut device = CpuDevice::new(options).unwrap();
     device.load(&[k], &[Code { kernel: None, bytes: &code }]).unwrap();
     let (uses, grid) = (&s.made.uses, s.schedule.grid());
-    let subject = Subject { name: &name, number: 0, graph: &s.graph, uses, grid, bucket: s.bucket };
+    let bounded = matches!(s.schedule.products, Products::Tiles { .. });
+    let subject = Subject { name: &name, number: 0, graph: &s.graph, uses, grid, bucket: s.bucket, bounded };
     (0..SEEDS).find_map(|seed| check(&mut device, &subject, seed).unwrap_or_else(|e| panic!("{e}")))
 }
 
@@ -101,7 +106,8 @@ fn missed(m: &Mutation) -> Option<String> {
 
 #[test]
 fn every_mutated_kernel_is_found_by_its_finder() {
-    let all = mutations::all();
+    let mut all = mutations::all();
+    all.extend(tiles::all());
     assert!(all.len() >= 20, "{}", all.len());
     let wrong: Vec<String> = all.iter().filter_map(missed).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

@@ -33,7 +33,7 @@ pub struct Mutation {
     pub mutate: fn(&mut Program),
 }
 
-const fn m(
+pub const fn m(
     name: &'static str,
     finder: Finder,
     (graph, rows_max, pools): (fn() -> Graph, u32, u64),

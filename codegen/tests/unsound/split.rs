@@ -39,7 +39,8 @@ fn checked(part: &Part, made: &Made) -> Result<Option<Mismatch>, CodegenError> {
     let mut device = CpuDevice::new(options).unwrap();
     device.load(std::slice::from_ref(&made.entry), &[Code { kernel: None, bytes: &made.code }]).unwrap();
     let (name, graph) = (&made.entry.name, &part.graph);
-    let subject = Subject { name, number: 0, graph, uses: &made.uses, grid: made.grid, bucket: bucket() };
+    let subject =
+        Subject { name, number: 0, graph, uses: &made.uses, grid: made.grid, bucket: bucket(), bounded: false };
     for seed in 0..3 {
         if let Some(wrong) = check(&mut device, &subject, seed)? {
             return Ok(Some(wrong));

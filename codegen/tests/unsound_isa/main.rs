@@ -107,7 +107,7 @@ fn find(s: &Subjected, name: &str, code: &[u8]) -> Option<Found> {
     let mut device = EmuDevice::new(limit).unwrap();
     device.load(&[k], &[Code { kernel: Some(0), bytes: code }]).unwrap();
     let (uses, grid) = (&s.made.uses, s.schedule.grid());
-    let subject = Subject { name, number: 0, graph: &s.graph, uses, grid, bucket: s.bucket };
+    let subject = Subject { name, number: 0, graph: &s.graph, uses, grid, bucket: s.bucket, bounded: false };
     for seed in 0..6 {
         let schedule = [Order::Forward, Order::Reverse, Order::Random(seed)][seed as usize % 3];
         device.set_options(EmuOptions { schedule, ..device.options() });

@@ -126,6 +126,12 @@ fn sections_of(g: &Graph, kind: Kind, parts: Vec<Vec<ValueId>>, bucket: &Bucket)
     let section = |mut values: Vec<ValueId>| {
         values.sort();
         let schedule = schedule_one(&cut(g, &values), bucket)?;
+        if let Form::Tiles(_) = schedule.form {
+            return Err(Obstacle::new(
+                "beside-tiles",
+                "matrix tiles take the workgroup memory of a launch of their own",
+            ));
+        }
         let grid = schedule.grid().map(|axis| axis.value(bucket));
         Ok(Section { values, schedule, grid, first: 0 })
     };

@@ -6,6 +6,7 @@
 //! - **row**: one workgroup a row; pointwise, reductions, top-k, small repeats, gathers, state writes.
 //! - **skinny**: matmuls over few rows; outputs over the grid, weights streamed once, glue as prologue and epilogue; what
 //!   needs whole rows of the results, in the last workgroup to arrive.
+//! - **tiles**: matmuls over more than 16 rows with given operands, on matrix tiles.
 //! - **delta**: one workgroup a sequence and head; rows in order, state in registers.
 //! - **attend**, **scores**, **select**: attention over selected rows, pool scores, pool selection.
 //! - **beside**: several of these that share no computed value, each on workgroups of its own.
@@ -18,6 +19,7 @@ mod products;
 mod row;
 mod skinny;
 mod stage;
+mod tiles;
 
 use unglue_ir::graph::{Graph, ValueId};
 use unglue_ir::op::Op;
@@ -29,11 +31,12 @@ pub use fit::Fit;
 pub use products::{LaneWork, Products, ROWS_A_PASS, lane_work};
 pub use skinny::{Label, Segment, Skinny, YAxis, exchanged_without_output};
 pub use stage::{Place, Staged};
+pub use tiles::{ROWS_ON_LANES, Tiles};
 
 /// What a launch list is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Bucket {
-    /// Most rows of a step: 1, 4 or 16.
+    /// Most rows of a step: 1, 4, 16, or more for prompts.
     pub rows_max: u32,
     /// Most sequences of a step.
     pub seqs_max: u32,
@@ -60,6 +63,7 @@ pub enum Form {
         rows: Dim,
     },
     Skinny(Skinny),
+    Tiles(Tiles),
     /// `parts`: sets of waves that share a head's keys.
     Delta {
         node: ValueId,
@@ -158,7 +162,7 @@ fn schedule_one(kernel: &Graph, bucket: &Bucket) -> Result<Schedule, Obstacle> {
     let skinny = kernel.ids().any(|id| skinny::is_contraction(&kernel.node(id).op));
     check_common(kernel)?;
     match anchors.as_slice() {
-        [] if skinny => skinny::schedule(kernel, bucket),
+        [] if skinny => tiles::schedule(kernel, bucket).or_else(|_| skinny::schedule(kernel, bucket)),
         [] => row::schedule(kernel, bucket),
         [one] if matches!(kernel.node(*one).op, Op::DeltaRule { .. }) => delta::schedule(kernel, *one, bucket),
         [one] if !skinny => match &kernel.node(*one).op {
@@ -237,6 +241,7 @@ impl Schedule {
         let form = match &self.form {
             Form::Row { rows } => format!("row per workgroup over {rows}"),
             Form::Skinny(s) => s.describe(),
+            Form::Tiles(t) => t.describe(),
             Form::Delta { heads, keys, values, parts, .. } => {
                 format!("delta rule, {heads} heads of {keys}x{values}, keys in {parts} parts")
             }
@@ -252,6 +257,15 @@ impl Schedule {
             }
         };
         format!("{form}; {} waves; {} staged values", self.waves, self.staged.len())
+    }
+
+    /// Contractions and their epilogues, if the form has them.
+    pub fn skinny(&self) -> Option<&Skinny> {
+        match &self.form {
+            Form::Skinny(s) => Some(s),
+            Form::Tiles(t) => Some(&t.skinny),
+            _ => None,
+        }
     }
 
     /// What the last workgroup to arrive does, if the form has that.
@@ -275,6 +289,7 @@ impl Schedule {
         match &self.form {
             Form::Row { rows } => [over(*rows), one, one],
             Form::Skinny(s) => s.grid(self.waves),
+            Form::Tiles(t) => t.grid(),
             Form::Delta { heads, .. } => [count(*heads), over(Dim::Seqs), one],
             Form::Attend { heads, .. } => [count(*heads), over(Dim::Rows), one],
             Form::Scores { .. } => {
@@ -292,6 +307,7 @@ impl Schedule {
             (Form::Skinny(s), Products::Lanes) if !s.rows_on_grid => {
                 u64::from(bucket.rows_max).div_ceil(u64::from(s.row_unroll.max(1))).max(1)
             }
+            (Form::Tiles(t), _) => u64::from(bucket.rows_max).div_ceil(u64::from(t.rows.max(1))).max(1),
             _ => 1,
         }
     }
@@ -305,6 +321,7 @@ impl Schedule {
                 let [x, y, _] = self.grid();
                 x.value(bucket) * if matches!(self.form, Form::Skinny(_)) { y.value(bucket) } else { 1 }
             }
+            Form::Tiles(_) => self.grid()[0].value(bucket),
             Form::Delta { .. } => 1,
             Form::Attend { heads, .. } => *heads,
         }

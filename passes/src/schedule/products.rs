@@ -8,10 +8,10 @@ use unglue_ir::types::{DType, Format};
 /// What a kernel's contractions run on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Products {
-    /// f32 multiply-adds: what the generator writes today, for every format.
+    /// f32 multiply-adds, for every format.
     #[default]
     Lanes,
-    /// Matrix tiles of `rows` rows: one pass over the weights, unused rows computed all the same.
+    /// Matrix tiles: one pass over the weights for each `rows` rows, unused ones computed all the same.
     Tiles { rows: u32 },
 }
 

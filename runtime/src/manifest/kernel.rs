@@ -31,10 +31,32 @@ pub struct Kernel {
     pub ir: String,
     /// Orders of summation, as text.
     pub orders: Vec<String>,
+    /// What contractions run on. Left out for lanes.
+    #[serde(default, skip_serializing_if = "Products::is_lanes")]
+    pub products: Products,
     /// Resources by target name.
     pub resources: BTreeMap<String, Resources>,
     /// Which parameter is which value of `ir`.
     pub interface: Interface,
+}
+
+/// What contractions run on: it says how results compare with the interpreter's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Products {
+    /// f32 lanes, in the orders of the ops: equal bits.
+    #[default]
+    Lanes,
+    /// Matrix tiles, whose sums have an order of their own: within the bounds of the ops.
+    Tiles,
+}
+
+impl Products {
+    /// True for the default.
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+    const fn is_lanes(&self) -> bool {
+        matches!(self, Products::Lanes)
+    }
 }
 
 /// A kernel parameter.

@@ -49,6 +49,7 @@ pub fn kernel(name: &str, params: &str) -> Kernel {
         ops: vec![name.into()],
         ir: String::new(),
         orders: vec![],
+        products: Products::Lanes,
         resources: [("x86-64".to_string(), Resources::default())].into(),
         interface: Interface { outputs: vec![Port { name: "out".into(), param: 0 }], ..Interface::default() },
     }

@@ -61,6 +61,27 @@ impl BoundedTensor {
         self.floats().len().max(self.ints().len())
     }
 
+    /// Index of the first element for which `live` holds and that is not right.
+    pub fn first_outside(&self, got: &Data, live: impl Fn(usize) -> bool) -> Option<usize> {
+        let wrong = |i: usize| match (&self.data, got) {
+            (BoundedData::Float(v), Data::F32(got)) => {
+                v.get(i).zip(got.get(i)).is_none_or(|(b, x)| !super::accepts(b, self.dtype, *x))
+            }
+            (BoundedData::Int(v), Data::I32(got)) => v.get(i) != got.get(i),
+            _ => true,
+        };
+        (0..self.len()).find(|i| live(*i) && wrong(*i))
+    }
+
+    /// What an element must be, in words.
+    pub fn shown(&self, i: usize) -> String {
+        match &self.data {
+            BoundedData::Float(v) => v.get(i).map(|b| format!("{:e} +- {:e}", b.value, b.error)),
+            BoundedData::Int(v) => v.get(i).map(ToString::to_string),
+        }
+        .unwrap_or_default()
+    }
+
     /// Index of the first element of a kernel's result that is not right; a length that differs is wrong at its end.
     pub fn first_wrong(&self, got: &Tensor) -> Option<usize> {
         let wrong = match &self.data {
