@@ -9,7 +9,7 @@ use unglue_ir::op::{Binary, Op, Unary};
 use unglue_ir::types::{Dim, Format, StateKind, TensorType, Type};
 
 use crate::cost::CostTable;
-use crate::schedule::{Bucket, Finish, Form, LaneWork, Products, Schedule, is_leaf, is_view, lane_work};
+use crate::schedule::{Bucket, Finish, Form, LaneWork, Products, Schedule, block_sum, is_leaf, is_view, lane_work};
 
 /// Bytes and operations of one launch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
@@ -405,7 +405,11 @@ pub fn chain(g: &Graph, schedule: &Schedule, bucket: &Bucket, table: &CostTable)
     for id in g.ids() {
         let node = g.node(id);
         let from = node.args.iter().map(|a| ready[a.index()]).max().unwrap_or(0);
-        ready.push(if late.contains(&id) { 0 } else { from + latency(g, node, bucket, table) });
+        let own = match block_sum(g, id) {
+            Some(_) => block_chain(schedule, bucket, table),
+            None => latency(g, node, bucket, table),
+        };
+        ready.push(if late.contains(&id) { 0 } else { from + own });
     }
     let wave_ns = ready.iter().copied().max().unwrap_or(0);
     let Some(finish) = finish else { return Chain { ns: wave_ns, wave_ns } };
@@ -416,6 +420,15 @@ pub fn chain(g: &Graph, schedule: &Schedule, bucket: &Bucket, table: &CostTable)
     let loads = table.round_trip.value.saturating_mul(rows.saturating_sub(1));
     let finished = handed + handover + loads + finish_chain(g, finish, bucket, table).saturating_mul(rows);
     Chain { ns: wave_ns.max(finished), wave_ns }
+}
+
+/// Sums over blocks: behind a contraction, the waves hand one another the elements, and load what belongs to them, for
+/// the rows of one pass after the other.
+fn block_chain(schedule: &Schedule, bucket: &Bucket, table: &CostTable) -> u64 {
+    match &schedule.form {
+        Form::Skinny(_) => (table.round_trip.value + table.finish.value).saturating_mul(schedule.passes(bucket)),
+        _ => table.finish.value,
+    }
 }
 
 /// The chain of one finished row behind its loads: what is given does not wait for what is exchanged.

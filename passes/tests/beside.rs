@@ -6,7 +6,7 @@ mod common;
 use common::{D, bucket, linear, norm, plain, rows, streams};
 use unglue_ir::builder::Builder;
 use unglue_ir::graph::{Graph, ValueId};
-use unglue_ir::op::{Domain, Op};
+use unglue_ir::op::{Binary, Domain, Op, Unary};
 use unglue_ir::order::Order;
 use unglue_ir::types::{DType, Dim, StateKind, StateType, TensorType};
 use unglue_passes::cost::{GFX1201, kernel_cost};
@@ -131,32 +131,102 @@ fn workgroups_of_one_size_go_together() {
     assert_eq!(rule, "beside-waves");
 }
 
-/// Rows of 16 KiB in workgroup memory would leave the other section's waves no company.
+/// The best four of `n` scores, which a row keeps.
+fn choice(b: &mut Builder, n: u64) {
+    let scores = b.input("scores", TensorType::plain(DType::F32, rows(&[n])), Domain::Normal);
+    let scores = b.unary(Unary::Neg, scores).unwrap();
+    let ids = b.add(Op::top_k(4), &[scores]).unwrap();
+    b.output("ids", ids);
+}
+
+/// Rows of 16 KiB in workgroup memory would leave the other section's waves no company, unless one section has them
+/// anyway.
 #[test]
 fn memory_of_one_section_is_taken_in_all() {
-    let wide = |k: u64| {
+    let wide = |k: u64, n: u64| {
         move |b: &mut Builder| {
             projection(b, k);
             write_tokens(b);
+            choice(b, n);
         }
     };
-    assert!(schedule(&built(wide(4096)), &bucket(1)).is_ok());
-    assert_eq!(refused(wide(12288)), "beside-memory");
+    assert!(schedule(&built(wide(4096, 1024)), &bucket(1)).is_ok());
+    assert!(schedule(&built(wide(12288, 128)), &bucket(1)).is_ok());
+    assert_eq!(refused(wide(12288, 1024)), "beside-memory");
 }
 
+/// A sum of few elements that two parts share, and what follows from it, of one element each.
+fn shared_scale(b: &mut Builder, n: u64) -> [ValueId; 2] {
+    let parts = b.input("sums", TensorType::plain(DType::F32, rows(&[n])), Domain::Unit);
+    let sum = b.sum(parts, 1).unwrap();
+    let rho = b.unary(Unary::Rsqrt, sum).unwrap();
+    let x = row(b, "x", D);
+    let f = b.cast(x, DType::F32).unwrap();
+    let h = b.binary(Binary::Mul, f, rho).unwrap();
+    let h = b.cast(h, DType::Bf16).unwrap();
+    let y = linear(b, h, "w", 96, D);
+    let z = b.input("z", TensorType::plain(DType::F32, rows(&[40])), Domain::Normal);
+    let z = b.binary(Binary::Mul, z, rho).unwrap();
+    let best = b.add(Op::top_k(4), &[z]).unwrap();
+    b.output("y", y);
+    b.output("best", best);
+    [rho, sum]
+}
+
+/// Single elements that follow from few others are formed by each section.
 #[test]
-fn a_launch_with_a_finish_stage_has_one_section() {
-    let mut g = common::router();
-    let scores = g.ids().find(|id| g.node(*id).op.name() == "sigmoid").unwrap();
-    g.outputs.push(("scores".into(), scores));
-    assert!(schedule(&g, &bucket(1)).unwrap().finish().is_some());
-    let other = built(write_tokens);
+fn parts_form_single_elements_anew() {
+    let g = built(|b| {
+        shared_scale(b, 128);
+    });
+    let s = schedule(&g, &bucket(1)).unwrap();
+    let parts: Vec<Graph> = sections(&s).iter().map(|s| s.graph(&g)).collect();
+    let sums = |g: &Graph| g.nodes.iter().filter(|n| matches!(n.op, Op::Reduce { .. })).count();
+    assert_eq!(parts.iter().map(sums).collect::<Vec<_>>(), [1, 1]);
+
+    let stored = built(|b| {
+        let [rho, _] = shared_scale(b, 128);
+        b.output("rho", rho);
+    });
+    let wide = built(|b| {
+        shared_scale(b, 2048);
+    });
+    for g in [stored, wide] {
+        // One kernel forms them once, if it forms all.
+        assert!(!matches!(schedule(&g, &bucket(1)).map(|s| s.form), Ok(Form::Beside(_))));
+    }
+}
+
+/// Another graph's nodes and outputs behind those of `g`.
+fn append(g: &mut Graph, other: Graph) {
     let first = g.nodes.len() as u32;
     g.nodes.extend(other.nodes.into_iter().map(|mut n| {
         n.args.iter_mut().for_each(|a| a.0 += first);
         n
     }));
     g.outputs.extend(other.outputs.into_iter().map(|(name, v)| (name, ValueId(v.0 + first))));
+}
+
+/// One section's workgroups arrive; two stages would count at one counter.
+#[test]
+fn one_section_has_a_finish_stage() {
+    let mut g = common::router();
+    let scores = g.ids().find(|id| g.node(*id).op.name() == "sigmoid").unwrap();
+    g.outputs.push(("scores".into(), scores));
+    assert!(schedule(&g, &bucket(1)).unwrap().finish().is_some());
+    append(&mut g, built(write_tokens));
+    let s = schedule(&g, &bucket(1)).unwrap();
+    assert_eq!(sections(&s).iter().map(|s| s.schedule.finish().is_some()).collect::<Vec<_>>(), [false, true]);
+
+    let best = built(|b| {
+        let x = TensorType::plain(DType::Bf16, vec![Dim::Logits, Dim::Fixed(D)]);
+        let x = b.input("hidden", x, Domain::Normal);
+        let logits = linear(b, x, "head", 96, D);
+        let ids = b.add(Op::top_k(1), &[logits]).unwrap();
+        b.output("logits", logits);
+        b.output("best", ids);
+    });
+    append(&mut g, best);
     assert_eq!(schedule(&g, &bucket(1)).unwrap_err().rule, "beside-finish");
 }
 

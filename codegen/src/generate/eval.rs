@@ -5,7 +5,7 @@ use unglue_ir::math;
 use unglue_ir::op::{Binary, Op, ReduceKind, Unary};
 use unglue_ir::types::{DType, Dim};
 
-use super::index::{Ix, flatten, unflatten};
+use super::index::{Ix, flatten, reshaped};
 use super::{Gen, Kept, Res, StepBuffer, has_rows};
 use crate::kp::{Bin, Bound, Cmp, Place, Reduce, Un, Val};
 
@@ -55,6 +55,11 @@ impl Gen<'_> {
                 let back = Ix::Uni { val: self.b.mul(head, width), aligned: elements.is_multiple_of(32) };
                 let own = flat.add(back, &mut self.b);
                 Ok(self.load(*place, None, own))
+            }
+            Kept::Tile { place, columns } => {
+                let dims = self.dims(id)?;
+                let (base, own) = self.in_columns(&dims, idx, *columns);
+                Ok(self.load(*place, Some(base), own))
             }
             Kept::Lane(values) => match values.as_slice() {
                 [one] => Ok(*one),
@@ -139,7 +144,7 @@ impl Gen<'_> {
             }
             Op::Reshape(_) => {
                 let (to, from) = (self.dims(id)?, self.dims(args[0])?);
-                let at = self.reshape_index(&to, &from, idx);
+                let at = reshaped(&to, &from, idx, &mut self.b);
                 self.eval(args[0], &at)
             }
             Op::Broadcast(_) => self.operand(id, args[0], idx),
@@ -191,19 +196,6 @@ impl Gen<'_> {
             .map(|(i, d)| if d.is_one() || i < offset { Ix::Const(0) } else { idx[i - offset] })
             .collect();
         self.eval(child, &at)
-    }
-
-    fn reshape_index(&mut self, to: &[u64], from: &[u64], idx: &[Ix]) -> Vec<Ix> {
-        let core = |d: &[u64]| d.iter().copied().filter(|n| *n != 1).collect::<Vec<_>>();
-        if core(to) == core(from) {
-            let mut kept = to.iter().zip(idx).filter(|(n, _)| **n != 1).map(|(_, i)| *i);
-            return from
-                .iter()
-                .map(|n| if *n == 1 { Ix::Const(0) } else { kept.next().unwrap_or(Ix::Const(0)) })
-                .collect();
-        }
-        let flat = flatten(to, idx, &mut self.b);
-        unflatten(from, flat, &mut self.b)
     }
 
     fn eval_leaf(&mut self, id: ValueId, idx: &[Ix]) -> Res<Val> {

@@ -185,3 +185,31 @@ pub fn unflatten(dims: &[u64], flat: Ix, b: &mut Builder) -> Vec<Ix> {
     }
     out
 }
+
+/// The element of an array of extents `from` that is element `idx` of a view of it with extents `to`. Axes that the view
+/// neither splits nor joins keep their index.
+pub fn reshaped(to: &[u64], from: &[u64], idx: &[Ix], b: &mut Builder) -> Vec<Ix> {
+    let wide = |dims: &[u64]| (0..dims.len()).filter(|i| dims[*i] != 1).collect::<Vec<_>>();
+    let (mut ts, mut fs) = (wide(to).into_iter().peekable(), wide(from).into_iter().peekable());
+    let mut out = vec![Ix::Const(0); from.len()];
+    while ts.peek().is_some() && fs.peek().is_some() {
+        // The next axes of both that have as many elements together.
+        let (mut t, mut f): (Vec<usize>, Vec<usize>) =
+            (ts.next().into_iter().collect(), fs.next().into_iter().collect());
+        let count = |dims: &[u64], axes: &[usize]| axes.iter().map(|i| dims[*i]).product::<u64>();
+        while count(to, &t) != count(from, &f) {
+            let (behind, axes) = if count(to, &t) < count(from, &f) { (&mut ts, &mut t) } else { (&mut fs, &mut f) };
+            match behind.next() {
+                Some(axis) => axes.push(axis),
+                None => break,
+            }
+        }
+        let extents = |dims: &[u64], axes: &[usize]| axes.iter().map(|i| dims[*i]).collect::<Vec<u64>>();
+        let own: Vec<Ix> = t.iter().map(|i| idx[*i]).collect();
+        let flat = flatten(&extents(to, &t), &own, b);
+        for (axis, at) in f.iter().zip(unflatten(&extents(from, &f), flat, b)) {
+            out[*axis] = at;
+        }
+    }
+    out
+}

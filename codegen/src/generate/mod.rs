@@ -6,6 +6,7 @@
 
 mod attend;
 mod beside;
+mod blocks;
 mod delta;
 mod eval;
 mod finish;
@@ -37,6 +38,7 @@ use crate::kp::{Bound, Mem, Place, Program, Val, verify};
 pub use interface::{StepBuffer, StepScalar, Stream, Use};
 pub(crate) use row::FAULT_TOKEN;
 
+use blocks::Columns;
 use index::Ix;
 use interface::Interface;
 
@@ -61,6 +63,8 @@ enum Kept {
     Shared { place: Place, elements: u64, by_row: bool },
     /// Workgroup memory: the `elements` values of this head, of a value that has as many for each.
     OfHead { place: Place, elements: u64 },
+    /// Workgroup memory: the workgroup's columns of some rows.
+    Tile { place: Place, columns: Columns },
     /// The element that the anchor's lanes hold now; one value for each inner choice.
     Lane(Vec<Val>),
 }
@@ -119,6 +123,9 @@ pub fn generate(name: &str, g: &Graph, schedule: &Schedule, bucket: Bucket) -> R
         streams: BTreeSet::new(),
     };
     generator.iface.exchanged = finish::exchanged_outputs(g, schedule);
+    for part in &parts {
+        generator.iface.exchanged.extend(finish::exchanged_outputs(&part.graph, &part.section.schedule));
+    }
     if parts.is_empty() {
         generator.one_form()?;
     } else {
@@ -136,6 +143,7 @@ impl<'a> Gen<'a> {
             Form::Row { rows } => self.row_form(*rows),
             Form::Skinny(s) => self.skinny_form(s),
             Form::Tiles(t) => self.tiles_form(t),
+            Form::Blocks(f) => self.blocks_form(f),
             Form::Delta { node, heads, .. } => self.delta_form(*node, *heads),
             Form::Attend { node, heads, width } => self.attend_form(*node, *heads, *width),
             Form::Scores { node } => self.scores_form(*node),

@@ -65,7 +65,7 @@ impl<'a> Gen<'a> {
         Ok(())
     }
 
-    fn shared_mem(&self, id: ValueId) -> Res<Mem> {
+    pub(super) fn shared_mem(&self, id: ValueId) -> Res<Mem> {
         Ok(match self.tensor(id)?.dtype() {
             Some(DType::Bf16) => Mem::Bf16,
             Some(DType::F16) => Mem::F16,

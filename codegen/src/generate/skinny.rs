@@ -13,6 +13,7 @@ use unglue_ir::types::Dim;
 use unglue_passes::schedule::{Label, Segment, Skinny, YAxis, strip_reshapes};
 
 use super::Stream;
+use super::blocks::Tiles;
 use super::index::{Ix, flatten};
 use super::packed::{self, INT4_PER_WORD, Packed};
 use super::{Gen, Kept, Res, StepScalar};
@@ -126,6 +127,10 @@ impl Gen<'_> {
                 let number = g.b.add(number, wave);
                 let per = g.b.i(i64::from(segment.outputs_per_wave));
                 let n0 = g.b.mul(number, per);
+                if !segment.block_sums.is_empty() {
+                    // All waves have outputs: a workgroup has whole blocks.
+                    return g.wave_rows(s, segment, n0, rows);
+                }
                 let inside = g.is(Cmp::Lt, n0, segment.n as i64);
                 g.when(inside, |g| g.wave_rows(s, segment, n0, rows))
             })?;
@@ -172,17 +177,18 @@ impl Gen<'_> {
                 .collect::<Res<Vec<_>>>()?;
             sums.insert(anchor, per_choice);
         }
+        let tiles = self.tiles(segment, span.n0, &span.rows)?;
         for r in 0..span.rows.len() {
             if r == 0 {
-                self.row_outputs(s, segment, span, &sums, r)?;
+                self.row_outputs(s, segment, span, (&sums, &tiles), r)?;
                 continue;
             }
             // A row past the end repeats the one before. Behind a branch, too, each row's operands are loaded when it is
             // its turn: those of four rows at once would not fit the SGPRs.
             let real = self.b.cmp(Cmp::Lt, span.rows[r - 1], span.rows[r]);
-            self.when(real, |g| g.row_outputs(s, segment, span, &sums, r))?;
+            self.when(real, |g| g.row_outputs(s, segment, span, (&sums, &tiles), r))?;
         }
-        Ok(())
+        self.segment_block_sums(segment, &span.rows, tiles)
     }
 
     /// Forms a segment's outputs of one row from the sums of all rows at once, by anchor and choice.
@@ -191,7 +197,7 @@ impl Gen<'_> {
         s: &Skinny,
         segment: &Segment,
         span: &Span,
-        sums: &HashMap<ValueId, Vec<Vec<Val>>>,
+        (sums, tiles): (&HashMap<ValueId, Vec<Vec<Val>>>, &Tiles),
         r: usize,
     ) -> Res<()> {
         self.row = span.rows[r];
@@ -200,7 +206,7 @@ impl Gen<'_> {
             self.kept.insert(anchor, Kept::Lane(per_choice.iter().map(|rows| rows[r]).collect()));
         }
         self.memo.push(HashMap::new());
-        let out = self.epilogue(s, segment, span.n0);
+        let out = self.epilogue(s, segment, span.n0).and_then(|()| self.write_tiles(segment, span.n0, tiles));
         self.memo.pop();
         self.kept = held;
         out
@@ -406,6 +412,8 @@ impl Gen<'_> {
             outputs_per_wave: per,
             outputs_at_once: 1,
             inner_choices: None,
+            block_sums: vec![],
+            tiles: vec![],
         };
         let row = self.row;
         self.for_elements(elements, |g, at| {
@@ -559,17 +567,8 @@ impl Gen<'_> {
     /// Forms the segment's outputs from the lanes' sums, for the current row.
     fn epilogue(&mut self, s: &Skinny, segment: &Segment, n0: Val) -> Res<()> {
         let outer = self.mask;
-        let aligned = segment.outputs_per_wave == 32;
-        let at = Ix::Seq { base: n0, aligned };
-        self.mask_below(at, segment.n);
-        if !aligned {
-            let (lane, per) = (self.b.lane(), self.b.i(i64::from(segment.outputs_per_wave)));
-            let mine = self.b.cmp(Cmp::Lt, lane, per);
-            self.mask = Some(match self.mask {
-                Some(m) => self.b.and(m, mine),
-                None => mine,
-            });
-        }
+        let at = Ix::Seq { base: n0, aligned: segment.outputs_per_wave == 32 };
+        self.mask_outputs(segment, at);
         for &o in &segment.outputs {
             self.epilogue_output(s, segment, o, at)?;
         }

@@ -108,6 +108,20 @@ impl Gen<'_> {
         Ok(self.b.read_lane(v, first))
     }
 
+    /// Sum of 32 terms, one a lane, as `lanes` has it: each chain takes one term, and the chains without add +0.
+    pub fn block_total(&mut self, x: Val) -> Val {
+        let zero = self.b.f(0.0);
+        let zero = self.b.splat(zero, 1);
+        let chains = self.b.bin(Bin::Add, zero, x);
+        let mut v = self.lane_tree(chains);
+        for mask in [16, 8] {
+            let other = self.b.xor_lane(v, mask);
+            v = self.b.bin(Bin::Add, v, other);
+        }
+        let first = self.b.i(0);
+        self.b.read_lane(v, first)
+    }
+
     /// Maximum over n terms by the whole workgroup, uniform. Holds a barrier.
     pub fn workgroup_max(&mut self, n: u64, term: impl FnOnce(&mut Self, Ix) -> Res<Val>) -> Res<Val> {
         let waves = u64::from(self.b.waves());

@@ -4,7 +4,7 @@ use unglue_ir::graph::{Graph, ValueId};
 use unglue_ir::op::Op;
 use unglue_passes::schedule::{Bucket, Form, Section, fit, schedule};
 
-use super::bodies;
+use super::{bodies, finishes};
 
 /// All graphs in one; names of the second and later ones get its number, which keeps them apart.
 fn side_by_side(parts: Vec<Graph>) -> Graph {
@@ -40,6 +40,11 @@ pub fn matmul_and_states() -> Graph {
 /// Parts over rows and over rows with logits.
 pub fn two_row_axes() -> Graph {
     side_by_side(vec![bodies::swiglu(200), bodies::final_mean(4, 96)])
+}
+
+/// A finish stage, whose last workgroup is one of its section.
+pub fn finish_beside_states() -> Graph {
+    side_by_side(vec![finishes::gate_router(70, 60, 4), bodies::token_write(40)])
 }
 
 /// Row forms that keep values and hold barriers, with half their waves.

@@ -258,7 +258,7 @@ pub fn matmul_post(n: u64, k: u64, d: u64) -> Graph {
     b.finish()
 }
 
-fn post_of(b: &mut Builder, y: ValueId, x: ValueId, post: ValueId, comb: ValueId, n: u64, d: u64) -> ValueId {
+pub fn post_of(b: &mut Builder, y: ValueId, x: ValueId, post: ValueId, comb: ValueId, n: u64, d: u64) -> ValueId {
     let y = f32_of(b, y);
     let y = b.reshape(y, &[R, f(1), f(d)]).unwrap();
     let post = b.reshape(post, &[R, f(n), f(1)]).unwrap();

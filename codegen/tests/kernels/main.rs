@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod besides;
+mod blocks;
 mod bodies;
 mod finishes;
 mod int4;
@@ -16,7 +17,7 @@ use unglue_codegen::emu::{self, EmuDevice, EmuOptions};
 use unglue_codegen::generate::{self, Generated};
 use unglue_codegen::{gates, link, llvm, target};
 use unglue_ir::graph::Graph;
-use unglue_passes::schedule::{Bucket, Products, Schedule, fit, schedule};
+use unglue_passes::schedule::{Bucket, Form, Products, Schedule, fit, schedule};
 use unglue_runtime::{Code, CpuDevice, CpuOptions, Device, Guard, manifest};
 
 /// One graph as one kernel.
@@ -159,6 +160,7 @@ fn sections_run_as_they_would_alone() {
         ("matmul_and_states", besides::matmul_and_states(), 2),
         ("two_row_axes", besides::two_row_axes(), 2),
         ("collectives_beside_heads", besides::collectives_beside_heads(), 2),
+        ("finish_beside_states", besides::finish_beside_states(), 2),
     ] {
         assert_eq!(besides::sections(&g, 4).len(), parts, "{name}");
         all_buckets(name, &g, 40);
@@ -176,6 +178,34 @@ fn finish_stages() {
     all_buckets("matmul_norm", &finishes::matmul_norm(70, 300), 0);
     all_buckets("matmul_norm_wide", &finishes::matmul_norm(40, 2100), 0);
     all_buckets("rotated", &finishes::rotated(70, 2050), 0);
+}
+
+/// 3 blocks, sums that waves share evenly and not, and a matmul of which only the sums are stored.
+#[test]
+fn sums_over_blocks_behind_a_matmul() {
+    all_buckets("post_sums", &blocks::matmul_post_sums(4, 70, 96, 24), 0);
+    all_buckets("post_sums_5", &blocks::matmul_post_sums(2, 300, 64, 5), 0);
+    all_buckets("matmul_sums", &blocks::matmul_sums(70, 160, 7), 0);
+    all_buckets("finished_sums", &blocks::finished_sums(4, 70, 96, 24), 0);
+}
+
+/// Workgroups with two and four blocks.
+#[test]
+fn several_blocks_a_workgroup() {
+    for (name, d, per_wave) in [("two", 8192, 16), ("four", 16384, 32)] {
+        let g = blocks::matmul_sums(20, d, 3);
+        let Form::Skinny(s) = Made::new(name, &g, 1, 0).schedule.form else { panic!("{name}") };
+        assert_eq!(s.segments[0].outputs_per_wave, per_wave);
+        run(name, &g, 1, 0);
+    }
+}
+
+#[test]
+fn sums_over_blocks_alone() {
+    for (name, g) in [("embed", blocks::embed_sums(9, 4, 96, 24)), ("embed_5", blocks::embed_sums(9, 3, 64, 5))] {
+        assert!(matches!(Made::new(name, &g, 4, 0).schedule.form, Form::Blocks(_)), "{name}");
+        all_buckets(name, &g, 0);
+    }
 }
 
 /// Which workgroup comes last differs from launch to launch; the bits do not.

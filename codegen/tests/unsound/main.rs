@@ -3,6 +3,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
+#[path = "../kernels/blocks.rs"]
+#[allow(dead_code, reason = "sums over blocks of kernels that are not mutated")]
+mod blocks;
 #[path = "../kernels/bodies.rs"]
 #[allow(dead_code, reason = "bodies of kernels that are not mutated")]
 mod bodies;

@@ -4,7 +4,7 @@ use unglue_codegen::kp::*;
 use unglue_ir::graph::Graph;
 
 use super::rewrite::{Change, Edit};
-use super::{bodies, finishes};
+use super::{blocks, bodies, finishes};
 
 /// What of `check` finds a mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,32 @@ pub fn all() -> Vec<Mutation> {
     let mut list = arithmetic();
     list.extend(addresses());
     list.extend(handovers());
+    list.extend(over_blocks());
     list
+}
+
+/// What waves hand one another for sums over blocks.
+fn over_blocks() -> Vec<Mutation> {
+    let graph = || blocks::matmul_post_sums(4, 70, 96, 24);
+    vec![
+        m("barrier_before_block_sums_dropped", OUTPUT, (graph, 4, 0), |p| drop_barrier(&mut Edit::of(p))),
+        m("sum_of_a_block_for_the_one_before", OUTPUT, (graph, 4, 0), neighbouring_block),
+        m("lanes_of_a_block_swapped", OUTPUT, (graph, 4, 0), |p| xor(p, 16, 2)),
+    ]
+}
+
+fn neighbouring_block(p: &mut Program) {
+    let mut e = Edit::of(p);
+    let out = e.place("out_z");
+    e.first(|e, s| match s {
+        Stmt::Store { to, addr: Addr::Uniform { base }, bound, value } if *to == out => {
+            let mut list = vec![];
+            let base = before(e, &mut list, *base, 1);
+            list.push(Stmt::Store { to: out, addr: Addr::Uniform { base }, bound: *bound, value: *value });
+            Change::With(list)
+        }
+        _ => Change::Keep,
+    });
 }
 
 /// What workgroups hand to the last one to arrive.

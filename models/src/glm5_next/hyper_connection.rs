@@ -1,13 +1,18 @@
-//! mHC, the manifold-constrained hyper-connection (specification section 5), cut at its grid-wide sums: a body receives
-//! z = fn . f and sq = sum f^2 of its streams, finishes them, and leaves the sums of its result for the next site.
+//! mHC, the manifold-constrained hyper-connection (specification section 5), cut inside its grid-wide sums z = fn . f and
+//! sq = sum f^2: they are summed over blocks of the width first, so that whoever forms a block of the streams can form its
+//! share. A body receives the blocks' sums of its streams, finishes them, and leaves those of its result for the next site.
 
 use unglue_ir::IrError;
 use unglue_ir::builder::Builder;
 use unglue_ir::graph::{Graph, ValueId};
-use unglue_ir::op::{Binary, Domain, Op};
+use unglue_ir::op::{Binary, Domain, Op, ReduceKind};
+use unglue_ir::order::Order;
 use unglue_ir::types::{DType, TensorType};
 
 use crate::maths::{Maths, V, rows};
+
+/// Widest block of a stream: a lane an element.
+const BLOCK: u64 = 32;
 
 /// The sizes and constants of a site.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,6 +39,16 @@ impl HcConfig {
     pub fn flat(&self) -> u64 {
         self.streams * self.width
     }
+
+    /// Elements of a block of the width: the largest power of two up to 32 that divides it.
+    pub fn block(&self) -> u64 {
+        BLOCK.min(1 << self.width.trailing_zeros().min(BLOCK.ilog2()))
+    }
+
+    /// Blocks of the width.
+    pub fn blocks(&self) -> u64 {
+        self.width / self.block()
+    }
 }
 
 /// Weights of one token's streams, f32.
@@ -47,17 +62,38 @@ pub struct Mix {
     pub comb: ValueId,
 }
 
-/// Grid-wide sums of streams x `[R, n, D]`: z = fn . f `[R, n(n+2)]` and sq = sum f^2 `[R, 1]`, f = x flattened.
+/// Sums over blocks of streams x `[R, n, D]`: of z = fn . f, `[R, n(n+2) blocks]`, and of sq = sum f^2, `[R, blocks]`, f =
+/// x flattened. A block is as many neighbours of all streams; its products are added stream after stream for each
+/// element, then over the elements in the order `lanes`.
 pub fn sums(m: &mut Maths, c: &HcConfig, x: ValueId, fn_weight: ValueId) -> Result<(ValueId, ValueId), IrError> {
-    let f = m.view(x, &[c.flat()])?;
-    let z = m.matmul(f, fn_weight)?;
-    let f = m.f32(f)?;
-    let square = m.square(f)?;
-    let sq = m.sum_last(square)?;
+    let x = m.f32(x)?;
+    let square = m.square(x)?;
+    let square = m.view(square, &[1, c.streams, c.width])?;
+    let sq = block_sums(m, c, square, 1)?;
+    let x = m.view(x, &[1, c.streams, c.width])?;
+    let fn_weight = m.param(fn_weight, &[1, c.maps(), c.streams, c.width])?;
+    let products = m.mul(x, fn_weight)?;
+    let z = block_sums(m, c, products, c.maps())?;
     Ok((z, sq))
 }
 
-/// pre, post and comb from a site's sums; base `[n(n+2)]` and scale `[3]` are f32.
+/// x `[R, count, n, D]` over the streams and the elements of each block: `[R, count * blocks]`.
+fn block_sums(m: &mut Maths, c: &HcConfig, x: ValueId, count: u64) -> V {
+    let x = m.b.sum(x, 2)?;
+    let x = m.view(x, &[count, c.blocks(), c.block()])?;
+    let x = m.b.add(Op::Reduce { kind: ReduceKind::Sum, axis: 3, order: Order::Lanes }, &[x])?;
+    m.view(x, &[count * c.blocks()])
+}
+
+/// Maps `start..start + len` of the blocks' sums, over the blocks: `[R, len]`.
+fn over_blocks(m: &mut Maths, c: &HcConfig, z: ValueId, start: u64, len: u64) -> V {
+    let z = m.part(z, start * c.blocks(), len * c.blocks())?;
+    let z = m.view(z, &[len, c.blocks()])?;
+    let z = m.sum_last(z)?;
+    m.view(z, &[len])
+}
+
+/// pre, post and comb from the blocks' sums of a site; base `[n(n+2)]` and scale `[3]` are f32.
 pub fn finish(
     m: &mut Maths,
     c: &HcConfig,
@@ -67,28 +103,33 @@ pub fn finish(
     scale: ValueId,
 ) -> Result<Mix, IrError> {
     let n = c.streams;
+    let sq = over_blocks(m, c, sq, 0, 1)?;
     let mean = m.with(Binary::Div, sq, c.flat() as f32)?;
     let shifted = m.plus(mean, c.norm_eps)?;
     let rho = m.rsqrt(shifted)?;
-    let z = m.mul(z, rho)?;
+    // Each map is summed apart: what needs some of them reads no others.
+    let maps = |m: &mut Maths, k: u64, start: u64, len: u64| {
+        let z = over_blocks(m, c, z, start, len)?;
+        let z = m.mul(z, rho)?;
+        affine(m, z, base, scale, k, start, len)
+    };
 
-    let pre = affine(m, z, base, scale, 0, 0, n)?;
+    let pre = maps(m, 0, 0, n)?;
     let pre = m.sigmoid(pre)?;
     let pre = m.plus(pre, c.eps)?;
 
-    let post = affine(m, z, base, scale, 1, n, n)?;
+    let post = maps(m, 1, n, n)?;
     let post = m.sigmoid(post)?;
     let post = m.times(post, 2.0)?;
 
-    let a = affine(m, z, base, scale, 2, 2 * n, n * n)?;
+    let a = maps(m, 2, 2 * n, n * n)?;
     let a = m.view(a, &[n, n])?;
     let comb = sinkhorn(m, c, a)?;
     Ok(Mix { pre, post, comb })
 }
 
-/// z * scale_k + base over `len` maps from `start`.
+/// z * scale_k + base for the `len` maps from `start`, which z has.
 fn affine(m: &mut Maths, z: ValueId, base: ValueId, scale: ValueId, k: u64, start: u64, len: u64) -> V {
-    let z = m.part(z, start, len)?;
     let scale = m.part(scale, k, 1)?;
     let scale = m.param(scale, &[1, 1])?;
     let base = m.part(base, start, len)?;

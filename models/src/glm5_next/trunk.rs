@@ -1,5 +1,5 @@
-//! The trunk as calls of bodies. A layer is two calls, attention then feed-forward; each finishes the mHC sums it
-//! receives, runs its block, and leaves the next streams with the next site's sums. `begin` makes the first ones.
+//! The trunk as calls of bodies. A layer is two calls, attention then feed-forward; each finishes the mHC sums that it
+//! receives by blocks, runs its block, and leaves the next streams with the next site's sums. `begin` makes the first ones.
 
 use std::ops::RangeInclusive;
 
@@ -192,7 +192,7 @@ fn begin(m: &mut Maths, c: &Config) -> Result<(), IrError> {
     next_sums(m, c, x, NEXT_FN)
 }
 
-/// The streams' sums for the next site, with its projection.
+/// The streams' sums over blocks for the next site, with its projection.
 fn next_sums(m: &mut Maths, c: &Config, x: ValueId, role: &str) -> Result<(), IrError> {
     let fn_weight = m.bf16_weight(role, &[c.hc.maps(), c.hc.flat()]);
     let (z, sq) = hc::sums(m, &c.hc, x, fn_weight)?;
@@ -204,8 +204,8 @@ fn next_sums(m: &mut Maths, c: &Config, x: ValueId, role: &str) -> Result<(), Ir
 /// One body of a layer: finish, collapse, norm, block, post, next sums.
 fn layer_body(m: &mut Maths, c: &Config, v: Variant) -> Result<(), IrError> {
     let x = m.activation("streams", &[c.hc.streams, c.hc.width]);
-    let z = m.f32_input("z", &[c.hc.maps()], Domain::Normal);
-    let sq = m.f32_input("sq", &[1], Domain::Unit);
+    let z = m.f32_input("z", &[c.hc.maps() * c.hc.blocks()], Domain::Normal);
+    let sq = m.f32_input("sq", &[c.hc.blocks()], Domain::Unit);
     let x = site(m, c, v.site, x, (z, sq), Selection::Computed)?;
     m.b.output("streams", x);
     if v.aux {

@@ -1,17 +1,26 @@
-//! Beside form: several kernels that share no computed value, in one launch. Each takes a range of the launch's
+//! Beside form: several kernels that share no computed value but single elements, in one launch. Each takes a range of the launch's
 //! workgroups and runs as it would alone; only their starts and ends are shared.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use unglue_ir::graph::{Graph, Node, ValueId};
 use unglue_ir::op::Op;
 
 use super::stage::{Place, Staged};
-use super::{Bucket, Form, Obstacle, Products, ROW_WAVES, Schedule, is_leaf, is_view, schedule_one, skinny, special};
+use super::{
+    Bucket, Form, Obstacle, Products, ROW_WAVES, Schedule, is_leaf, is_view, row_elements, schedule_one, skinny,
+    special,
+};
 
 /// Bytes of workgroup memory that all sections' staged values may take together: eight workgroups of four waves fit a
 /// compute unit pair's 128 KiB, which is eight waves a SIMD, what streaming needs (`specs/costmodel.md` 6).
 const SHARED_BESIDE: u64 = 16 * 1024;
+/// Bytes that the others may add to a section that takes more by itself: less than what workgroup memory is handed out by.
+const SHARED_ADDED: u64 = 1024;
+
+/// Elements a row up to which a sum is formed by each part that needs it: one load a lane of a workgroup of eight waves,
+/// four times.
+const REFORMED_ELEMENTS: u64 = 1024;
 
 /// The obstacle of a graph that cannot be taken apart.
 pub(super) const ONE_PART: &str = "one-part";
@@ -45,7 +54,7 @@ impl Section {
 /// # Errors
 /// An obstacle if there is one part only, or if a part has no schedule, or if they do not go together.
 pub fn schedule(g: &Graph, bucket: &Bucket) -> Result<Schedule, Obstacle> {
-    let parts = parts(g);
+    let parts = parts(g, bucket);
     if parts.len() < 2 {
         return Err(Obstacle::new(ONE_PART, "all ops depend on one another"));
     }
@@ -66,19 +75,31 @@ pub fn schedule(g: &Graph, bucket: &Bucket) -> Result<Schedule, Obstacle> {
     Ok(Schedule { form: Form::Beside(sections), waves, staged: vec![], products: Products::Lanes })
 }
 
-/// True for values that any part can name anew: leaves and views of them.
-fn given(g: &Graph) -> Vec<bool> {
+/// True for values that any part can have for itself: leaves, views of them, and single elements a row that follow from
+/// few others and that nobody else reads.
+fn given(g: &Graph, bucket: &Bucket) -> Vec<bool> {
+    let mut stored: BTreeSet<ValueId> = BTreeSet::new();
+    for (_, v) in &g.outputs {
+        let mut at = *v;
+        while stored.insert(at) && is_view(&g.node(at).op) {
+            at = g.node(at).args[0];
+        }
+    }
+    let few = |v: &ValueId| row_elements(g.ty(*v), bucket) <= REFORMED_ELEMENTS;
     let mut given: Vec<bool> = Vec::with_capacity(g.nodes.len());
-    for node in &g.nodes {
-        let view = is_view(&node.op) && node.args.iter().all(|a| given[a.index()]);
-        given.push(is_leaf(&node.op) || view);
+    for id in g.ids() {
+        let node = g.node(id);
+        let follows = node.args.iter().all(|a| given[a.index()]);
+        let glue = matches!(node.op, Op::Unary(_) | Op::Binary(_) | Op::Cast(_) | Op::Reduce { .. });
+        let one = glue && row_elements(g.ty(id), bucket) == 1 && node.args.iter().all(few) && !stored.contains(&id);
+        given.push(is_leaf(&node.op) || follows && (is_view(&node.op) || one));
     }
     given
 }
 
 /// Computed values by the part that they belong to, parts in the order of their first value.
-fn parts(g: &Graph) -> Vec<Vec<ValueId>> {
-    let given = given(g);
+fn parts(g: &Graph, bucket: &Bucket) -> Vec<Vec<ValueId>> {
+    let given = given(g, bucket);
     let mut root: Vec<usize> = (0..g.nodes.len()).collect();
     let find = |root: &[usize], mut at: usize| {
         while root[at] != at {
@@ -184,8 +205,8 @@ fn common_waves(sections: &mut [Section]) -> Result<u32, Obstacle> {
     if let Some(other) = fixed.find(|w| *w != waves) {
         return Err(Obstacle::new("beside-waves", format!("workgroups of {waves} and of {other} waves")));
     }
-    if sections.iter().any(|s| s.schedule.finish().is_some()) {
-        return Err(Obstacle::new("beside-finish", "a finish stage counts the arrivals of a whole launch"));
+    if sections.iter().filter(|s| s.schedule.finish().is_some()).count() > 1 {
+        return Err(Obstacle::new("beside-finish", "two finish stages would count arrivals at one counter"));
     }
     for s in sections.iter_mut().filter(|s| is_row(s)) {
         s.schedule.waves = waves;
@@ -202,11 +223,13 @@ fn check_memory(sections: &[Section]) -> Result<(), Obstacle> {
         Place::Shared { bytes } => s.elements.saturating_mul(u64::from(bytes)),
         Place::Registers => 0,
     };
-    let bytes = sections.iter().fold(0u64, |sum, s| {
+    let own = |s: &Section| {
         let one = s.schedule.staged.iter().fold(0u64, |sum, v| sum.saturating_add(of(v)));
-        sum.saturating_add(one.saturating_mul(rows(s)))
-    });
-    if bytes > SHARED_BESIDE {
+        one.saturating_mul(rows(s))
+    };
+    let bytes = sections.iter().fold(0u64, |sum, s| sum.saturating_add(own(s)));
+    let most = sections.iter().map(own).max().unwrap_or(0);
+    if bytes > SHARED_BESIDE && bytes - most > SHARED_ADDED {
         return Err(Obstacle::new("beside-memory", format!("staged values take {bytes} bytes of {SHARED_BESIDE}")));
     }
     Ok(())

@@ -75,7 +75,7 @@ pub fn plan(
     let staged = staged(g, &nodes, &exchanged, bucket)?;
     stage::check_budgets(&[(kept_before, rows_before), (&staged, 1)])?;
     let outputs = (0..g.outputs.len()).filter(|o| parts.tail.contains(&root(g, *o))).collect();
-    let stores = |s: &Segment| s.outputs.iter().any(|o| exchanged.contains(&root(g, *o)));
+    let stores = |s: &Segment| s.outputs.iter().chain(&s.block_sums).any(|o| exchanged.contains(&root(g, *o)));
     let segments = (0..segments.len()).filter(|i| stores(&segments[*i])).collect();
     Ok(Some(Finish { exchanged: exchanged.into_iter().collect(), segments, staged, outputs, nodes }))
 }
@@ -121,7 +121,9 @@ fn exchangeable(g: &Graph, v: ValueId) -> Result<(), Obstacle> {
         return Err(refuse(format!("is {t}; workgroups hand over f32 or i32")));
     }
     let fixed: Vec<bool> = t.shape.iter().map(|d| d.fixed().is_some()).collect();
-    if fixed != [false, true] {
+    // Sums over blocks have axes of their own behind the rows; one workgroup or another stores each of them.
+    let blocks = super::block_sum(g, v).is_some() && fixed.iter().skip(1).all(|f| *f);
+    if fixed != [false, true] && !blocks {
         return Err(refuse(format!("is {t}, needed rows of one axis")));
     }
     Ok(())
@@ -149,6 +151,7 @@ fn exchanged(g: &Graph, parts: &Parts) -> BTreeSet<ValueId> {
             let early = |a: &ValueId| parts.prologue.contains(a);
             !outputs.contains(v)
                 && !parts.anchors.contains(v)
+                && super::block_sum(g, *v).is_none()
                 && !g.node(*v).args.iter().any(early)
                 && read(*v).iter().all(stored)
         };

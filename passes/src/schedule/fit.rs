@@ -8,18 +8,19 @@ pub struct Fit {
     pub target: &'static str,
     /// Waves of a skinny launch that fill the machine: a wave takes more than one output only where more are left.
     pub waves_wanted: u64,
-    /// Waves of a skinny workgroup that forms operands first. Without a prologue it has [`super::SKINNY_WAVES`].
-    pub prologue_waves: u32,
+    /// Waves of a skinny workgroup that share something: operands formed first, or blocks of results that are summed.
+    /// Others have [`super::SKINNY_WAVES`].
+    pub sharing_waves: u32,
     /// Most weight rows that a wave streams at the same time when it takes one row of the operand.
     pub outputs_at_once: u32,
 }
 
 /// R9700: 64 compute units with eight waves each.
-pub static GFX1201: Fit = Fit { target: "gfx1201", waves_wanted: 512, prologue_waves: 4, outputs_at_once: 4 };
+pub static GFX1201: Fit = Fit { target: "gfx1201", waves_wanted: 512, sharing_waves: 4, outputs_at_once: 4 };
 
 /// H200: 132 multiprocessors with sixteen waves each, which keep 32 KiB and more of a multiprocessor's loads in flight
 /// (benches/RESULTS.md).
-pub static SM_90: Fit = Fit { target: "sm_90", waves_wanted: 2112, prologue_waves: 8, outputs_at_once: 4 };
+pub static SM_90: Fit = Fit { target: "sm_90", waves_wanted: 2112, sharing_waves: 8, outputs_at_once: 4 };
 
 /// Every fit. x86-64 has none: it takes that of the GPU it is built beside.
 pub static FITS: [&Fit; 2] = [&GFX1201, &SM_90];

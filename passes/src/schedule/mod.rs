@@ -7,11 +7,13 @@
 //! - **skinny**: matmuls over few rows; outputs over the grid, weights streamed once, glue as prologue and epilogue; what
 //!   needs whole rows of the results, in the last workgroup to arrive.
 //! - **tiles**: matmuls over more than 16 rows with given operands, on matrix tiles.
+//! - **blocks**: one workgroup a block of a row's last axis; pointwise, and sums over each block.
 //! - **delta**: one workgroup a sequence and head; rows in order, state in registers.
 //! - **attend**, **scores**, **select**: attention over selected rows, pool scores, pool selection.
 //! - **beside**: several of these that share no computed value, each on workgroups of its own.
 
 mod beside;
+mod blocks;
 mod delta;
 mod finish;
 pub mod fit;
@@ -26,6 +28,7 @@ use unglue_ir::op::Op;
 use unglue_ir::types::{Dim, Type};
 
 pub use beside::Section;
+pub use blocks::{BLOCK, BlockSum, Blocks, block_sum};
 pub use finish::{Finish, NEEDS_OUTPUT};
 pub use fit::Fit;
 pub use products::{LaneWork, Products, ROWS_A_PASS, lane_work};
@@ -64,6 +67,7 @@ pub enum Form {
     },
     Skinny(Skinny),
     Tiles(Tiles),
+    Blocks(Blocks),
     /// `parts`: sets of waves that share a head's keys.
     Delta {
         node: ValueId,
@@ -148,12 +152,23 @@ pub fn row_elements(ty: &Type, bucket: &Bucket) -> u64 {
 /// # Errors
 /// The first obstacle, by a rule that the report can name.
 pub fn schedule(kernel: &Graph, bucket: &Bucket) -> Result<Schedule, Obstacle> {
-    schedule_one(kernel, bucket).or_else(|obstacle| match beside::schedule(kernel, bucket) {
-        Ok(several) => Ok(several),
+    let one = schedule_one(kernel, bucket);
+    // Every workgroup would form what only the first one stores.
+    let repeats = matches!(&one, Ok(Schedule { form: Form::Skinny(s), .. }) if !s.side_outputs.is_empty());
+    if one.is_ok() && !repeats {
+        return one;
+    }
+    match (one, beside::schedule(kernel, bucket)) {
+        (_, Ok(several)) => Ok(several),
+        (Ok(one), Err(_)) => Ok(one),
         // What keeps parts of one kernel apart says more than what keeps them from being one form.
-        Err(why) if ![obstacle.rule, why.rule].contains(&NEEDS_OUTPUT) && why.rule != beside::ONE_PART => Err(why),
-        Err(_) => Err(obstacle),
-    })
+        (Err(obstacle), Err(why))
+            if ![obstacle.rule, why.rule].contains(&NEEDS_OUTPUT) && why.rule != beside::ONE_PART =>
+        {
+            Err(why)
+        }
+        (Err(obstacle), Err(_)) => Err(obstacle),
+    }
 }
 
 /// The schedule of a kernel as one form.
@@ -163,7 +178,7 @@ fn schedule_one(kernel: &Graph, bucket: &Bucket) -> Result<Schedule, Obstacle> {
     check_common(kernel)?;
     match anchors.as_slice() {
         [] if skinny => tiles::schedule(kernel, bucket).or_else(|_| skinny::schedule(kernel, bucket)),
-        [] => row::schedule(kernel, bucket),
+        [] => blocks::schedule(kernel, bucket).or_else(|_| row::schedule(kernel, bucket)),
         [one] if matches!(kernel.node(*one).op, Op::DeltaRule { .. }) => delta::schedule(kernel, *one, bucket),
         [one] if !skinny => match &kernel.node(*one).op {
             Op::Attend { .. } => attend(kernel, *one),
@@ -242,6 +257,7 @@ impl Schedule {
             Form::Row { rows } => format!("row per workgroup over {rows}"),
             Form::Skinny(s) => s.describe(),
             Form::Tiles(t) => t.describe(),
+            Form::Blocks(f) => format!("{} sums over {} blocks, a block a workgroup", f.sums.len(), f.blocks),
             Form::Delta { heads, keys, values, parts, .. } => {
                 format!("delta rule, {heads} heads of {keys}x{values}, keys in {parts} parts")
             }
@@ -268,7 +284,7 @@ impl Schedule {
         }
     }
 
-    /// What the last workgroup to arrive does, if the form has that.
+    /// What the last workgroup to arrive does, if the form has that. Sections have their own.
     pub fn finish(&self) -> Option<&Finish> {
         match &self.form {
             Form::Skinny(s) => s.finish.as_deref(),
@@ -290,6 +306,7 @@ impl Schedule {
             Form::Row { rows } => [over(*rows), one, one],
             Form::Skinny(s) => s.grid(self.waves),
             Form::Tiles(t) => t.grid(),
+            Form::Blocks(f) => [count(f.blocks), over(f.rows), one],
             Form::Delta { heads, .. } => [count(*heads), over(Dim::Seqs), one],
             Form::Attend { heads, .. } => [count(*heads), over(Dim::Rows), one],
             Form::Scores { .. } => {
@@ -316,7 +333,7 @@ impl Schedule {
     pub fn rereads(&self, bucket: &Bucket) -> u64 {
         match &self.form {
             // Sections are counted one by one.
-            Form::Row { .. } | Form::Select { .. } | Form::Beside(_) => 1,
+            Form::Row { .. } | Form::Blocks(_) | Form::Select { .. } | Form::Beside(_) => 1,
             Form::Skinny(_) | Form::Scores { .. } => {
                 let [x, y, _] = self.grid();
                 x.value(bucket) * if matches!(self.form, Form::Skinny(_)) { y.value(bucket) } else { 1 }

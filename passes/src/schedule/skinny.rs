@@ -10,10 +10,11 @@ use unglue_ir::graph::{Graph, ValueId};
 use unglue_ir::op::Op;
 use unglue_ir::types::Dim;
 
+use super::blocks::{self, is_blocked};
 use super::finish::{self, Finish, Parts};
 use super::stage::{self, Scope, is_wide_max, is_wide_sum};
 use super::{
-    Bucket, Form, GridAxis, Obstacle, Products, ROWS_A_PASS, SKINNY_WAVES, Schedule, is_leaf, row, strip_reshapes,
+    Bucket, Fit, Form, GridAxis, Obstacle, Products, ROWS_A_PASS, SKINNY_WAVES, Schedule, is_leaf, row, strip_reshapes,
 };
 
 /// Elements of small axes that an epilogue may unroll.
@@ -39,6 +40,10 @@ pub struct Segment {
     pub outputs_at_once: u32,
     /// Choices that a wave forms one after the other, when the epilogue sums over them.
     pub inner_choices: Option<u64>,
+    /// Numbers of the graph's outputs that are sums over blocks of the epilogue's values; a workgroup has whole blocks.
+    pub block_sums: Vec<usize>,
+    /// Values that these sums read from workgroup memory.
+    pub tiles: Vec<ValueId>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -69,6 +74,8 @@ pub enum Label {
     Out,
     Head,
     Choice,
+    /// Blocks of the contraction's outputs, summed.
+    Block,
     /// A small axis that the epilogue brings in.
     Small,
     One,
@@ -96,14 +103,16 @@ pub fn schedule(g: &Graph, bucket: &Bucket) -> Result<Schedule, Obstacle> {
     check_nodes(g, &anchors, &labels, &prologue, &tail)?;
     let rows_on_grid = anchors.iter().any(|a| matches!(g.node(*a).op, Op::GroupedMatMul { .. }));
     let row_unroll = if rows_on_grid || bucket.rows_max == 1 { 1 } else { ROWS_A_PASS };
-    let spread = Spread { waves_wanted: bucket.fit.waves_wanted, at_once: at_once(bucket, row_unroll) };
+    let Fit { waves_wanted, sharing_waves, .. } = *bucket.fit;
+    let spread = Spread { waves_wanted, sharing_waves, at_once: at_once(bucket, row_unroll) };
     let (segments, side_outputs) = segments(g, &anchors, &labels, (&prologue, &tail), &spread)?;
     let y = y_axis(g, &segments)?;
     let rows_here = if rows_on_grid { 1 } else { u64::from(bucket.rows_max) };
     let parts = Parts { anchors: &anchors, labels: &labels, prologue: &prologue, tail: &tail };
     let staged = stage_prologue(g, &parts, rows_here, bucket)?;
     let finish = finish::plan(g, &parts, (&segments, y, rows_on_grid), (&staged, rows_here), bucket)?.map(Box::new);
-    let waves = if staged.is_empty() { SKINNY_WAVES } else { bucket.fit.prologue_waves };
+    let share = !staged.is_empty() || segments.iter().any(|s| !s.block_sums.is_empty());
+    let waves = if share { sharing_waves } else { SKINNY_WAVES };
     let rows_kept = if staged.is_empty() && side_outputs.is_empty() { 0 } else { rows_here };
     let form = Skinny { segments, side_outputs, y, rows_on_grid, row_unroll, rows_kept, labels, prologue, finish };
     Ok(Schedule { form: Form::Skinny(form), waves, staged, products: Products::Lanes })
@@ -112,6 +121,8 @@ pub fn schedule(g: &Graph, bucket: &Bucket) -> Result<Schedule, Obstacle> {
 /// How outputs are dealt to waves.
 struct Spread {
     waves_wanted: u64,
+    /// Waves of a workgroup that sums blocks.
+    sharing_waves: u32,
     /// Most outputs of a wave at the same time.
     at_once: u32,
 }
@@ -191,12 +202,18 @@ fn labels(g: &Graph, anchors: &[ValueId]) -> Result<(Labels, BTreeSet<ValueId>),
             continue;
         }
         // A reshape that nothing reads only renames an output.
-        if matches!(node.op, Op::Reshape(_)) && users[id.index()].is_empty() {
+        if matches!(node.op, Op::Reshape(_)) && users[id.index()].is_empty() || blocks::is_split(g, id, &users) {
+            continue;
+        }
+        if let Some(l) = blocks::labels(g, id, &labels) {
+            labels.insert(id, l);
             continue;
         }
         let known: Vec<(&ValueId, Vec<Label>)> =
             node.args.iter().filter_map(|a| labels.get(a).map(|l| (a, l.clone()))).collect();
-        let late = node.args.iter().any(|a| tail.contains(a)) || !known.is_empty() && is_wide_sum(&node.op);
+        let late = node.args.iter().any(|a| tail.contains(a))
+            || known.iter().any(|(_, l)| is_blocked(l))
+            || !known.is_empty() && is_wide_sum(&node.op);
         match epilogue_labels(g, id, &known) {
             Some(l) if !late => {
                 labels.insert(id, l);
@@ -398,14 +415,34 @@ fn segment(
     if inner_choices.is_some_and(|k| k > 32) {
         return Err(Obstacle::new("choices", "more than 32 choices in one wave"));
     }
-    let transposed = anchors.iter().any(|a| matches!(g.node(*a).op, Op::BatchMatMul { transposed: true, .. }));
-    let parallel = n * anchors.iter().filter_map(|a| heads(g, *a)).max().unwrap_or(1);
-    let outputs_per_wave =
-        if transposed { 32 } else { (parallel / spread.waves_wanted).next_power_of_two().clamp(1, 32) as u32 };
+    let (block_sums, outputs): (Vec<usize>, Vec<usize>) =
+        outputs.into_iter().partition(|o| is_blocked(&labels[&strip_reshapes(g, g.outputs[*o].1)]));
+    let (outputs_per_wave, outputs_at_once) = (0, 1);
+    let tiles = vec![];
+    let mut s = Segment { anchors, outputs, n, outputs_per_wave, outputs_at_once, inner_choices, block_sums, tiles };
+    s.outputs_per_wave = self::outputs_per_wave(g, &s, spread);
+    if !s.block_sums.is_empty() {
+        let roots = |outputs: &[usize]| outputs.iter().map(|o| strip_reshapes(g, g.outputs[*o].1)).collect::<Vec<_>>();
+        let stored = roots(&s.outputs).into_iter().collect();
+        let around = (s.anchors.as_slice(), &stored);
+        let own = blocks::Dealt { n, outputs_per_wave: s.outputs_per_wave, waves: spread.sharing_waves };
+        let tiles = blocks::tiles(g, labels, around, &roots(&s.block_sums), (own, u64::from(ROWS_A_PASS)))?;
+        (s.tiles, s.outputs_per_wave) = (tiles.values, tiles.outputs_per_wave);
+    }
     let rows = |a: &ValueId| is_contraction(&g.node(*a).op) && !weight_is_int4(g, *a);
-    let outputs_at_once =
-        if transposed || !anchors.iter().all(rows) { 1 } else { outputs_per_wave.min(spread.at_once) };
-    Ok(Segment { anchors, outputs, n, outputs_per_wave, outputs_at_once, inner_choices })
+    if !is_transposed(g, &s) && s.anchors.iter().all(rows) {
+        s.outputs_at_once = s.outputs_per_wave.min(spread.at_once);
+    }
+    Ok(s)
+}
+
+fn is_transposed(g: &Graph, s: &Segment) -> bool {
+    s.anchors.iter().any(|a| matches!(g.node(*a).op, Op::BatchMatMul { transposed: true, .. }))
+}
+
+fn outputs_per_wave(g: &Graph, s: &Segment, spread: &Spread) -> u32 {
+    let parallel = s.n * s.anchors.iter().filter_map(|a| heads(g, *a)).max().unwrap_or(1);
+    if is_transposed(g, s) { 32 } else { (parallel / spread.waves_wanted).next_power_of_two().clamp(1, 32) as u32 }
 }
 
 fn weight_is_int4(g: &Graph, a: ValueId) -> bool {
@@ -429,6 +466,9 @@ fn y_axis(g: &Graph, segments: &[Segment]) -> Result<YAxis, Obstacle> {
     let Some(first) = all.next() else { return Err(Obstacle::new("no-segment", "no contraction has an output")) };
     if all.any(|y| y != first) {
         return Err(Obstacle::new("segment-axes", "contractions over different heads or choices"));
+    }
+    if first != YAxis::None && segments.iter().any(|s| !s.block_sums.is_empty()) {
+        return Err(Obstacle::new("block-grid", "results are spread over heads or choices"));
     }
     Ok(first)
 }
@@ -482,13 +522,12 @@ impl Skinny {
             .iter()
             .map(|s| {
                 let inner = s.inner_choices.map(|k| format!(" x{k} choices")).unwrap_or_default();
-                format!(
-                    "{} zipped, {} outputs, {} a wave, {} at once{inner}",
-                    s.anchors.len(),
-                    s.n,
-                    s.outputs_per_wave,
-                    s.outputs_at_once
-                )
+                let blocks = match s.block_sums.len() {
+                    0 => String::new(),
+                    n => format!(", {n} sums over blocks"),
+                };
+                let (zipped, per, at_once) = (s.anchors.len(), s.outputs_per_wave, s.outputs_at_once);
+                format!("{zipped} zipped, {} outputs, {per} a wave, {at_once} at once{inner}{blocks}", s.n)
             })
             .collect();
         let rows = if self.rows_on_grid { "one row a workgroup" } else { "all rows a workgroup" };
