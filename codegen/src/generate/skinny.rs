@@ -379,14 +379,6 @@ impl Gen<'_> {
         })
     }
 
-    fn ahead(&mut self, first: Val, i: u32) -> Val {
-        if i == 0 {
-            return first;
-        }
-        let i = self.b.i(i64::from(i));
-        self.b.add(first, i)
-    }
-
     /// For each of some outputs, its sums for all unrolled rows, uniform.
     fn output_sums(&mut self, lines: &Lines, outputs: &[Val]) -> Res<Vec<Vec<Val>>> {
         let bases: Vec<Val> = outputs.iter().map(|&n| self.weight_row(lines, n)).collect();
@@ -489,17 +481,6 @@ impl Gen<'_> {
             .collect();
         let pairs = weights.iter().flat_map(|&w| operands.iter().map(move |&x| (w, x)));
         pairs.zip(acc).map(|((w, x), &a)| self.b.fma(x, w, a)).collect()
-    }
-
-    /// c^4, c^2, c^1 inside each lane.
-    pub(super) fn components_total(&mut self, v: Val) -> Val {
-        let mut parts: Vec<Val> = (0..8).map(|i| self.b.component(v, i)).collect();
-        for half in [4, 2, 1] {
-            for i in 0..half {
-                parts[i] = self.b.bin(Bin::Add, parts[i], parts[i + half]);
-            }
-        }
-        parts[0]
     }
 
     /// Contraction along the slow weight axis: one output a lane, `chains` chains in each.

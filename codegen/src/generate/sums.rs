@@ -177,6 +177,26 @@ impl Gen<'_> {
         self.b.reduce(Reduce::Add, total)
     }
 
+    /// c^4, c^2, c^1 inside each lane.
+    pub(super) fn components_total(&mut self, v: Val) -> Val {
+        let mut parts: Vec<Val> = (0..8).map(|i| self.b.component(v, i)).collect();
+        for half in [4, 2, 1] {
+            for i in 0..half {
+                parts[i] = self.b.bin(Bin::Add, parts[i], parts[i + half]);
+            }
+        }
+        parts[0]
+    }
+
+    /// `first + i`, uniform.
+    pub fn ahead(&mut self, first: Val, i: u32) -> Val {
+        if i == 0 {
+            return first;
+        }
+        let i = self.b.i(i64::from(i));
+        self.b.add(first, i)
+    }
+
     /// Tree of the `strided` order.
     pub fn strided_total(&mut self, chains: &[Val]) -> Val {
         let mut parts = chains.to_vec();

@@ -15,8 +15,9 @@ pub struct Fit {
     pub outputs_at_once: u32,
 }
 
-/// R9700: 64 compute units with eight waves each.
-pub static GFX1201: Fit = Fit { target: "gfx1201", waves_wanted: 512, sharing_waves: 4, outputs_at_once: 4 };
+/// R9700: 64 compute units with eight waves each. Four weight rows at once would cost the eighth: 6 to 7 waves a SIMD in the
+/// matmuls of GLM-5.3-Flash, compiled with LLVM 22.
+pub static GFX1201: Fit = Fit { target: "gfx1201", waves_wanted: 512, sharing_waves: 4, outputs_at_once: 1 };
 
 /// H200: 132 multiprocessors with sixteen waves each, which keep 32 KiB and more of a multiprocessor's loads in flight
 /// (benches/RESULTS.md).
