@@ -175,7 +175,6 @@ fn addresses() -> Vec<Mutation> {
         m("block_table_one_off", STATE, (|| bodies::token_write(64), 4, 0), block_before),
         m("last_token_id_not_reported", STATUS, (|| bodies::embed(3, 96, 4), 4, 0), first_bad_id_passes),
         m("tie_takes_the_later_round", OUTPUT, (|| finishes::argmax(1000), 16, 0), later_round),
-        m("tie_takes_the_higher_index", OUTPUT, (|| bodies::router(18, 4), 4, 0), higher_index),
         m("weight_from_the_biased_score", OUTPUT, (|| bodies::router(18, 4), 4, 0), biased_weight),
         m("one_tie_too_many", OUTPUT, (|| bodies::select(4, 4), 4, 70), tie_too_many),
     ]
@@ -398,19 +397,6 @@ fn later_round(p: &mut Program) {
     Edit::of(p).expr(|e, x| match x {
         Expr::Cmp(Cmp::Gt, a, b) if e.ty(*a) == Ty::Lane(Elem::I32, 1) => Some(Expr::Cmp(Cmp::Ge, *a, *b)),
         _ => None,
-    });
-}
-
-fn higher_index(p: &mut Program) {
-    Edit::of(p).first(|e, s| {
-        let Stmt::Let(v, Expr::Reduce(Reduce::Min, first)) = s else { return Change::Keep };
-        let Some(Expr::Select(ties, at, far)) = e.def(*first) else { return Change::Keep };
-        let mut out = vec![];
-        let minus = e.add(&mut out, e.ty(at), Expr::Un(Un::Neg, at));
-        let last = e.add(&mut out, e.ty(at), Expr::Select(ties, minus, far));
-        let best = e.add(&mut out, e.ty(*v), Expr::Reduce(Reduce::Min, last));
-        out.push(Stmt::Let(*v, Expr::Un(Un::Neg, best)));
-        Change::With(out)
     });
 }
 
