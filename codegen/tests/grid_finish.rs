@@ -3,8 +3,6 @@
 
 mod support;
 
-use std::collections::BTreeMap;
-
 use support::*;
 use unglue_codegen::error::CodegenError;
 use unglue_codegen::kp::*;
@@ -76,7 +74,7 @@ fn host_text(p: &Program) -> String {
     llvm::ir_text(p, target::by_name("x86-64").unwrap()).unwrap()
 }
 
-fn described(p: &Program) -> manifest::Kernel {
+fn kernel(p: &Program) -> manifest::Kernel {
     let buffer = |mem, access| manifest::ParamKind::Buffer { mem, access };
     let param = |q: &Param| match q {
         Param::Scalar { name } => manifest::Param { name: name.clone(), kind: manifest::ParamKind::Scalar },
@@ -87,21 +85,7 @@ fn described(p: &Program) -> manifest::Kernel {
             manifest::Param { name: name.clone(), kind: buffer(mem, access) }
         }
     };
-    manifest::Kernel {
-        name: p.name.clone(),
-        waves: p.waves,
-        shared_bytes: shared_bytes(p),
-        params: p.params.iter().map(param).collect(),
-        class: "other".into(),
-        exactness: manifest::Exactness::Exact,
-        schedule: String::new(),
-        ops: vec![],
-        ir: String::new(),
-        orders: vec![],
-        products: manifest::Products::Lanes,
-        resources: BTreeMap::new(),
-        interface: manifest::Interface::default(),
-    }
+    support::described(p, param)
 }
 
 /// A split sum on a device, with its buffers.
@@ -118,7 +102,7 @@ impl Split {
     fn new(p: &Program, code: &[u8], threads: usize, groups: u32, counters: u32) -> Self {
         let options = CpuOptions { threads, guard: Guard::Aligned, poison_shared: true };
         let mut device = CpuDevice::new(options).unwrap();
-        device.load(&[described(p)], &[Code { kernel: None, bytes: code }]).unwrap();
+        device.load(&[kernel(p)], &[Code { kernel: None, bytes: code }]).unwrap();
         let (each, all) = (u64::from(counters * p.waves), u64::from(groups * counters * p.waves));
         let lengths = [all * 32, all * 32, all, u64::from(counters), each * 32, each, all];
         let buffers: Vec<_> = lengths.iter().map(|n| (device.alloc(n * 4).unwrap(), n * 4)).collect();

@@ -3,8 +3,6 @@
 
 mod support;
 
-use std::collections::BTreeMap;
-
 use support::*;
 use unglue_codegen::emu::{EmuDevice, EmuOptions, Schedule};
 use unglue_codegen::kp::*;
@@ -127,28 +125,14 @@ fn bytes(half: Mem, x: &[f64]) -> Vec<u8> {
     x.iter().flat_map(|x| word(*x).to_le_bytes()).collect()
 }
 
-fn described(p: &Program) -> manifest::Kernel {
+fn kernel(p: &Program) -> manifest::Kernel {
     let param = |param: &Param| {
         let Param::Buffer { name, access, .. } = param else { panic!("a scalar") };
         let access = if *access == Access::Read { manifest::Access::Read } else { manifest::Access::Write };
         let mem = if name == "b2" { manifest::Mem::F32 } else { manifest::Mem::Bf16 };
         manifest::Param { name: name.clone(), kind: manifest::ParamKind::Buffer { mem, access } }
     };
-    manifest::Kernel {
-        name: p.name.clone(),
-        waves: p.waves,
-        shared_bytes: shared_bytes(p),
-        params: p.params.iter().map(param).collect(),
-        class: "other".into(),
-        exactness: manifest::Exactness::Exact,
-        schedule: String::new(),
-        ops: vec![],
-        ir: String::new(),
-        orders: vec![],
-        products: manifest::Products::Lanes,
-        resources: BTreeMap::new(),
-        interface: manifest::Interface::default(),
-    }
+    support::described(p, param)
 }
 
 /// Runs the product; sums one after the other are at most `depth` long on this device.
@@ -202,12 +186,12 @@ fn products_are_within_the_bound_of_their_depth() {
         let code = unglue_codegen::link::shared_object(&[(p.name.clone(), object)], t).unwrap();
         gates::check(&code, &p, t).unwrap();
         let mut device = CpuDevice::new(cpu).unwrap();
-        device.load(&[described(&p)], &[Code { kernel: None, bytes: &code }]).unwrap();
+        device.load(&[kernel(&p)], &[Code { kernel: None, bytes: &code }]).unwrap();
         // An fma a product, one after the other.
         (0..3).for_each(|seed| compare(&mut device, half, s, f64::from(s.k), seed));
         let (code, _) = gfx1201(&p);
         let mut device = EmuDevice::new(EmuOptions { threads: 1, ..EmuOptions::default() }).unwrap();
-        device.load(&[described(&p)], &[Code { kernel: Some(0), bytes: &code }]).unwrap();
+        device.load(&[kernel(&p)], &[Code { kernel: Some(0), bytes: &code }]).unwrap();
         for (seed, schedule) in (0..).zip([Schedule::Forward, Schedule::Reverse, Schedule::Random(5)]) {
             device.set_options(EmuOptions { schedule, ..device.options() });
             // One rounding a product of tiles.

@@ -70,10 +70,7 @@ impl Gen<'_> {
                 s.store(place, Some(base), flat, x);
                 Ok(())
             };
-            match inside {
-                Some(inside) => self.when(inside, write)?,
-                None => write(self)?,
-            }
+            self.when_inside(inside, write)?;
         }
         Ok(())
     }
@@ -96,6 +93,14 @@ impl Gen<'_> {
             _ => Ix::uni(self.b.bin(Bin::Min, number, last)),
         };
         (item, inside)
+    }
+
+    /// Runs `f` for waves that have an item of [`Self::share_item`].
+    fn when_inside(&mut self, inside: Option<Val>, f: impl FnOnce(&mut Self) -> Res<()>) -> Res<()> {
+        match inside {
+            Some(inside) => self.when(inside, f),
+            None => f(self),
+        }
     }
 
     /// The waves' shares of `count` blocks from block `first` on, `count` a divisor of their number.
@@ -142,10 +147,7 @@ impl Gen<'_> {
                 s.store(place, Some(base), at, total);
                 Ok(())
             };
-            match inside {
-                Some(inside) => self.when(inside, write)?,
-                None => write(self)?,
-            }
+            self.when_inside(inside, write)?;
         }
         Ok(())
     }

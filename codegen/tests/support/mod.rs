@@ -2,13 +2,34 @@
 #![allow(dead_code, unsafe_code)] // shared by several test files; runs compiled code
 #![allow(clippy::unwrap_used, clippy::panic)] // a test helper
 
+use std::collections::BTreeMap;
 use std::io::Write;
 
 use unglue_codegen::gates::{self, Resources};
 use unglue_codegen::kp::*;
 use unglue_codegen::{link, llvm, target};
+use unglue_runtime::manifest;
 
 pub const U: fn(Elem) -> Ty = Ty::Uniform;
+
+/// A hand-made program as a bundle's kernel.
+pub fn described(p: &Program, param: impl Fn(&Param) -> manifest::Param) -> manifest::Kernel {
+    manifest::Kernel {
+        name: p.name.clone(),
+        waves: p.waves,
+        shared_bytes: shared_bytes(p),
+        params: p.params.iter().map(param).collect(),
+        class: "other".into(),
+        exactness: manifest::Exactness::Exact,
+        schedule: String::new(),
+        ops: vec![],
+        ir: String::new(),
+        orders: vec![],
+        products: manifest::Products::Lanes,
+        resources: BTreeMap::new(),
+        interface: manifest::Interface::default(),
+    }
+}
 
 pub fn lane(elem: Elem) -> Ty {
     Ty::Lane(elem, 1)

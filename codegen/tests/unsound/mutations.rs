@@ -175,6 +175,7 @@ fn addresses() -> Vec<Mutation> {
         m("block_table_one_off", STATE, (|| bodies::token_write(64), 4, 0), block_before),
         m("last_token_id_not_reported", STATUS, (|| bodies::embed(3, 96, 4), 4, 0), first_bad_id_passes),
         m("tie_takes_the_later_round", OUTPUT, (|| finishes::argmax(1000), 16, 0), later_round),
+        m("tie_takes_the_higher_index", OUTPUT, (|| bodies::router(18, 4), 4, 0), higher_index),
         m("weight_from_the_biased_score", OUTPUT, (|| bodies::router(18, 4), 4, 0), biased_weight),
         m("one_tie_too_many", OUTPUT, (|| bodies::select(4, 4), 4, 70), tie_too_many),
     ]
@@ -397,6 +398,21 @@ fn later_round(p: &mut Program) {
     Edit::of(p).expr(|e, x| match x {
         Expr::Cmp(Cmp::Gt, a, b) if e.ty(*a) == Ty::Lane(Elem::I32, 1) => Some(Expr::Cmp(Cmp::Ge, *a, *b)),
         _ => None,
+    });
+}
+
+/// Of the lanes that tie, the second takes the place of the first, if there are two.
+fn higher_index(p: &mut Program) {
+    Edit::of(p).first(|e, s| {
+        let Stmt::Let(v, Expr::Un(Un::Ctz, ties)) = s else { return Change::Keep };
+        let (ty, mut out) = (e.ty(*ties), vec![]);
+        let (zero, one) = (e.int(&mut out, 0), e.int(&mut out, 1));
+        let less = e.add(&mut out, ty, Expr::Bin(Bin::Sub, *ties, one));
+        let others = e.add(&mut out, ty, Expr::Bin(Bin::And, *ties, less));
+        let several = e.add(&mut out, Ty::Uniform(Elem::Bool), Expr::Cmp(Cmp::Ne, others, zero));
+        let taken = e.add(&mut out, ty, Expr::Select(several, others, *ties));
+        out.push(Stmt::Let(*v, Expr::Un(Un::Ctz, taken)));
+        Change::With(out)
     });
 }
 

@@ -1,5 +1,5 @@
-//! Beside form: several kernels that share no computed value but single elements, in one launch. Each takes a range of the launch's
-//! workgroups and runs as it would alone; only their starts and ends are shared.
+//! Beside form: several kernels that share no computed value but single elements, in one launch. Each takes a range of
+//! the launch's workgroups and runs as it would alone; only their starts and ends are shared.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -148,10 +148,7 @@ fn sections_of(g: &Graph, kind: Kind, parts: Vec<Vec<ValueId>>, bucket: &Bucket)
         values.sort();
         let schedule = schedule_one(&cut(g, &values), bucket)?;
         if let Form::Tiles(_) = schedule.form {
-            return Err(Obstacle::new(
-                "beside-tiles",
-                "matrix tiles take the workgroup memory of a launch of their own",
-            ));
+            return Err(Obstacle::new("beside-tiles", "matrix tiles take a launch's workgroup memory"));
         }
         let grid = schedule.grid().map(|axis| axis.value(bucket));
         Ok(Section { values, schedule, grid, first: 0 })
