@@ -173,3 +173,10 @@ fn the_search_takes_them_behind_a_matmul() {
         assert!((1000..4000).contains(&more), "{more} ns for the sums, {n} rows");
     }
 }
+
+/// Matrix tiles hand their sums to lanes row by row: no workgroup has whole blocks of a row's elements in lanes at once.
+#[test]
+fn many_rows_with_sums_over_blocks_stay_on_lanes() {
+    let s = schedule(&matmul_sums(D, 96, 24), &bucket(64)).unwrap();
+    assert_eq!(only_segment(&s).block_sums.len(), 1);
+}

@@ -10,7 +10,7 @@ use unglue_ir::types::Type;
 use unglue_models::Activation;
 use unglue_models::config::FieldPolicy;
 use unglue_models::glm5_next::{self, BuildOptions, Config};
-use unglue_passes::schedule::strip_reshapes;
+use unglue_passes::schedule::is_view;
 use unglue_runtime::Bundle;
 
 use super::common::{AUX, BUILDS, Case, Entry, MODEL, dump, list, load, scratch, succeed, unglue};
@@ -45,8 +45,11 @@ fn computed(module: &Module, body: &str) -> Vec<u32> {
     let g = module.bodies.iter().find(|b| b.name == body).unwrap();
     let fits = |id: &ValueId| {
         // What a value is a view of may be stored by an earlier call, or be no activation.
-        let op = &g.node(strip_reshapes(g, *id)).op;
-        let leaf = matches!(op, Op::Input { .. } | Op::Weight { .. } | Op::ConstF32(_));
+        let mut under = *id;
+        while is_view(&g.node(under).op) {
+            under = g.node(under).args[0];
+        }
+        let leaf = matches!(g.node(under).op, Op::Input { .. } | Op::Weight { .. } | Op::ConstF32(_));
         // Values of weights alone have no rows to launch over.
         !leaf && matches!(g.ty(*id), Type::Tensor(t) if t.shape.first().is_some_and(|d| d.fixed().is_none()))
     };

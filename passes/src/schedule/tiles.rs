@@ -55,6 +55,9 @@ pub fn schedule(g: &Graph, bucket: &Bucket) -> Result<Schedule, Obstacle> {
     if skinny.finish.is_some() || skinny.y != YAxis::None {
         return Err(Obstacle::new("tile-form", "a finish stage, heads or choices"));
     }
+    if skinny.segments.iter().any(|s| !s.block_sums.is_empty()) {
+        return Err(Obstacle::new("tile-form", "sums over blocks behind the contractions"));
+    }
     let mut dtypes = Vec::new();
     for segment in &skinny.segments {
         if segment.anchors.len() > ZIPPED_MAX {
