@@ -54,6 +54,7 @@ fn compile() -> Result<bool, Failure> {
     let dir = tempfile::tempdir()?;
     let config = concat!(env!("CARGO_MANIFEST_DIR"), "/models/configs/glm-5.3-flash.json");
     let out = Command::new(env!("CARGO_BIN_EXE_unglue"))
+        .env_remove("UNGLUE_CACHE")
         .args(["compile", config, "--target", "gfx1201", "--json", "-o"])
         .arg(dir.path().join("glm.ug"))
         .output()?;

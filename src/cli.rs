@@ -128,6 +128,10 @@ pub struct Compile {
     /// Threads of code generation; 0 takes all cores. The bundle does not depend on it
     #[arg(long, default_value_t = 0)]
     pub jobs: usize,
+    /// Folder of object files by what they are made from: what it has is not compiled again. The bundle does not depend on
+    /// it; it can be shared, and deleted at any time
+    #[arg(long, value_name = "DIR", env = "UNGLUE_CACHE")]
+    pub cache: Option<PathBuf>,
     /// Tensor-parallel ranks (only 1 yet)
     #[arg(long, default_value_t = 1)]
     pub tp: u32,

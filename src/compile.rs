@@ -6,6 +6,7 @@ use std::time::Instant;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use unglue_codegen::bundle;
+use unglue_codegen::cache::{Cache, Taken};
 use unglue_codegen::target::{self, Target};
 use unglue_ir::module::Module;
 use unglue_ir::types::Type;
@@ -33,7 +34,10 @@ pub fn run(args: &cli::Compile) -> Result<(), CliError> {
     let jobs = if args.jobs == 0 { std::thread::available_parallelism().map_or(1, usize::from) } else { args.jobs };
     bar.set_length(fused.plan.kernels.len() as u64);
     bar.set_message("compiling kernels");
-    let kernels = bundle::compile(&fused.plan, &targets, jobs, &|done, _| bar.set_position(done as u64))?;
+    let cache = args.cache.as_deref().map(Cache::new).transpose()?;
+    let progress = |done: usize, _| bar.set_position(done as u64);
+    let how = bundle::How { jobs, cache: cache.as_ref(), progress: &progress };
+    let kernels = bundle::compile(&fused.plan, &targets, &how)?;
     bar.set_message("linking and writing");
     let mut parts = bundle::parts(&kernels, &targets)?;
     let options = options(args, &source);
@@ -44,7 +48,7 @@ pub fn run(args: &cli::Compile) -> Result<(), CliError> {
     write_bundle(&args.output, m, &parts).map_err(CliError::Bundle)?;
     remember_origin(&args.output, &source)?;
     bar.finish_and_clear();
-    summary(args, &source, &fused, start);
+    summary(args, &source, &fused, start, cache.map(|c| c.taken()));
     Ok(())
 }
 
@@ -153,7 +157,7 @@ fn peak_mib() -> Option<u64> {
     line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib / 1024)
 }
 
-fn summary(args: &cli::Compile, source: &Source, fused: &Fused, start: Instant) {
+fn summary(args: &cli::Compile, source: &Source, fused: &Fused, start: Instant, cache: Option<Taken>) {
     let declared: usize = source.module.calls.iter().map(|c| source.module.bodies[c.body as usize].nodes.len()).sum();
     let seconds = start.elapsed().as_secs_f64();
     let peak = peak_mib();
@@ -166,6 +170,7 @@ fn summary(args: &cli::Compile, source: &Source, fused: &Fused, start: Instant) 
             "kernels": fused.plan.kernels.len(),
             "launches": launches.iter().map(|(r, n)| json!({"rows": r, "launches": n})).collect::<Vec<_>>(),
             "wishes": fused.wishes.iter().map(|(body, rows, w)| json!({"body": body, "rows": rows, "wishes": w})).collect::<Vec<_>>(),
+            "cache": cache,
             "seconds": seconds,
             "peak_mib": peak,
         });
@@ -183,6 +188,9 @@ fn summary(args: &cli::Compile, source: &Source, fused: &Fused, start: Instant) 
     }
     for line in fused.wishes.iter().flat_map(fuse::wish_lines) {
         println!("{line}");
+    }
+    if let Some(Taken { hits, misses, spoiled }) = cache {
+        println!("object files: {hits} from the cache, {misses} compiled ({spoiled} of them spoiled in the cache)");
     }
     let peak = peak.map_or(String::new(), |m| format!(", {m} MiB at most"));
     println!("compiled in {seconds:.1} s{peak}: {}", args.output.display());

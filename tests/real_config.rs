@@ -76,7 +76,7 @@ const FEW_WAVES: [(&str, u64, &str); 11] = [
         7,
         "204 VGPRs: the shared expert's section, four rows at once",
     ),
-    ("moe_last_expert_gate_expert_up_shared_gate_shared_up", 7, "LDS of Sinkhorn's section"),
+    ("moe_last_expert_gate_expert_up_shared_gate_shared_up_r4", 7, "LDS of Sinkhorn's section"),
 ];
 /// Ops that view, convert or copy values: a launch for these alone is a fusion that was missed.
 const GLUE: [&str; 7] = ["cast", "reshape", "broadcast", "slice", "project", "concat", "gather_rows"];

@@ -29,6 +29,9 @@ pub enum CodegenError {
     /// A kernel could not be compared with the interpreter.
     #[error("kernel `{kernel}` cannot be checked: {found}; compare its IR text and interface in the manifest")]
     Check { kernel: String, found: String },
+    /// The folder of object files cannot be used.
+    #[error("cache `{path}`: {found}; give `--cache` a folder that can be written, or leave it out")]
+    Cache { path: String, found: String },
     /// Finished machine code fails a check.
     #[error("kernel `{kernel}` fails gate `{gate}`: {found}; {cure}")]
     Gate { kernel: String, gate: &'static str, found: String, cure: &'static str },

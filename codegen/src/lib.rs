@@ -7,6 +7,8 @@
 
 #[cfg(feature = "llvm")]
 pub mod bundle;
+#[cfg(feature = "llvm")]
+pub mod cache;
 pub mod check;
 pub mod counts;
 #[cfg(feature = "llvm")]

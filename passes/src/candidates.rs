@@ -11,6 +11,7 @@ use crate::carve::{Carved, Stores, carve, with_stores};
 use crate::cost::{CostTable, KernelCost, kernel_cost};
 use crate::facts::Facts;
 use crate::schedule::{Bucket, NEEDS_OUTPUT, Obstacle, Schedule, exchanged_without_output, schedule};
+use crate::traffic::{leaf_bytes, tensor_bytes};
 
 /// A group by its number: the smallest op that founded it.
 pub type GroupId = ValueId;
@@ -198,6 +199,13 @@ impl<'a> Evaluator<'a> {
         let escapes = |op: ValueId, b: ValueId| !soft.contains(&op) && facts.readers(b).iter().any(elsewhere);
         let writes = self.stores.writes(facts, ops, escapes);
         self.weigh(ops, writes)
+    }
+
+    /// Bytes of activations that a kernel reads and stores, each once.
+    pub fn activation_bytes(&self, kernel: &Evaluated) -> u64 {
+        let g = &kernel.carved.graph;
+        let stored = g.outputs.iter().filter_map(|(_, v)| g.ty(*v).tensor());
+        leaf_bytes(g, &self.bucket).1 + stored.map(|t| tensor_bytes(t, &self.bucket)).sum::<u64>()
     }
 
     fn weigh(&mut self, ops: &BTreeSet<ValueId>, writes: Vec<(String, ValueId)>) -> Result<Arc<Evaluated>, Obstacle> {

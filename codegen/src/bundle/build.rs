@@ -10,6 +10,7 @@ use unglue_passes::schedule::{Bucket, fit};
 use unglue_runtime::manifest;
 
 use super::describe::{self, Facts};
+use crate::cache::Cache;
 use crate::error::CodegenError;
 use crate::gates::{self, Resources};
 use crate::generate::{self, Generated};
@@ -27,6 +28,15 @@ pub struct Compiled {
 /// Called after each kernel with (done, all).
 pub type Progress<'a> = &'a (dyn Fn(usize, usize) + Sync);
 
+/// How kernels are compiled; the result depends on none of it.
+pub struct How<'a> {
+    /// Threads.
+    pub jobs: usize,
+    /// Object files of earlier builds.
+    pub cache: Option<&'a Cache>,
+    pub progress: Progress<'a>,
+}
+
 /// First bucket that launches each kernel: the one that it was scheduled for.
 fn buckets_of(plan: &Plan) -> Vec<Bucket> {
     let default = Bucket { rows_max: 1, seqs_max: 1, pools: 0, fit: &fit::GFX1201 };
@@ -39,20 +49,15 @@ fn buckets_of(plan: &Plan) -> Vec<Bucket> {
     out
 }
 
-/// Compiles all kernels of a plan. The result does not depend on the number of threads.
+/// Compiles all kernels of a plan.
 ///
 /// # Errors
 /// The error of the first kernel, in plan order, that cannot be compiled.
-pub fn compile(
-    plan: &Plan,
-    targets: &[&'static Target],
-    jobs: usize,
-    progress: Progress,
-) -> Result<Vec<Compiled>, CodegenError> {
+pub fn compile(plan: &Plan, targets: &[&'static Target], how: &How) -> Result<Vec<Compiled>, CodegenError> {
     let buckets = buckets_of(plan);
     let done = AtomicUsize::new(0);
     let all = plan.kernels.len();
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(jobs).stack_size(32 << 20).build().map_err(|e| {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(how.jobs).stack_size(32 << 20).build().map_err(|e| {
         CodegenError::Link { what: "kernels".into(), target: "host", linker: "rayon".into(), message: e.to_string() }
     })?;
     let results: Vec<Result<Compiled, CodegenError>> = pool.install(|| {
@@ -60,8 +65,8 @@ pub fn compile(
             .par_iter()
             .zip(buckets)
             .map(|(k, bucket)| {
-                let out = compile_kernel(k, bucket, targets);
-                progress(done.fetch_add(1, Ordering::Relaxed) + 1, all);
+                let out = compile_kernel(k, bucket, targets, how.cache);
+                (how.progress)(done.fetch_add(1, Ordering::Relaxed) + 1, all);
                 out
             })
             .collect()
@@ -69,7 +74,12 @@ pub fn compile(
     results.into_iter().collect()
 }
 
-fn compile_kernel(k: &PlannedKernel, bucket: Bucket, targets: &[&'static Target]) -> Result<Compiled, CodegenError> {
+fn compile_kernel(
+    k: &PlannedKernel,
+    bucket: Bucket,
+    targets: &[&'static Target],
+    cache: Option<&Cache>,
+) -> Result<Compiled, CodegenError> {
     let kernel = &k.kernel;
     let generated = generate::generate(&kernel.name, &kernel.graph, &kernel.schedule, bucket)?;
     let facts = Facts {
@@ -84,7 +94,7 @@ fn compile_kernel(k: &PlannedKernel, bucket: Bucket, targets: &[&'static Target]
     let mut entry = describe::kernel(&kernel.graph, &kernel.schedule, &generated, facts);
     let mut code = Vec::with_capacity(targets.len());
     for t in targets {
-        let object = llvm::compile_object(&generated.program, t)?;
+        let object = llvm::compile_cached(&generated.program, t, cache)?;
         if t.packaging.per_kernel() {
             let linked = link::kernel(&kernel.name, object, t)?;
             let streams: Vec<gates::Stream> = generated.streams.iter().copied().collect();

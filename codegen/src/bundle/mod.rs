@@ -4,5 +4,5 @@ pub mod build;
 pub mod describe;
 pub mod manifest;
 
-pub use build::{Compiled, compile, parts};
+pub use build::{Compiled, How, compile, parts};
 pub use manifest::manifest;

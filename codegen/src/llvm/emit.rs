@@ -10,7 +10,7 @@ use inkwell::context::Context;
 use inkwell::llvm_sys::LLVMDiagnosticSeverity::LLVMDSError;
 use inkwell::llvm_sys::core::{
     LLVMContextSetDiagnosticHandler, LLVMDisposeMemoryBuffer, LLVMDisposeMessage, LLVMGetBufferSize,
-    LLVMGetBufferStart, LLVMGetDiagInfoDescription, LLVMGetDiagInfoSeverity,
+    LLVMGetBufferStart, LLVMGetDiagInfoDescription, LLVMGetDiagInfoSeverity, LLVMGetVersion,
 };
 use inkwell::llvm_sys::prelude::{LLVMDiagnosticInfoRef, LLVMMemoryBufferRef, LLVMModuleRef};
 use inkwell::llvm_sys::target_machine::LLVMTargetMachineRef;
@@ -108,6 +108,14 @@ fn compile(context: &Context, text: &str, t: &Target) -> Result<Vec<u8>, Failure
         }
         _ => Err(Failure::Refused("emission", take_message(message))),
     }
+}
+
+/// LLVM's version, as its library says it.
+pub(crate) fn version() -> String {
+    let (mut major, mut minor, mut patch) = (0, 0, 0);
+    // SAFETY: it only writes the three numbers.
+    unsafe { LLVMGetVersion(&raw mut major, &raw mut minor, &raw mut patch) };
+    format!("{major}.{minor}.{patch}")
 }
 
 /// Registers LLVM's targets, once.

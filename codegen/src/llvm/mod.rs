@@ -18,6 +18,7 @@ mod x86_mem;
 mod x86_tiles;
 mod x86_waves;
 
+use crate::cache::Cache;
 use crate::error::CodegenError;
 use crate::kp::{self, Program};
 use crate::target::{Lowering, Target};
@@ -26,8 +27,20 @@ use crate::target::{Lowering, Target};
 /// is packed so. Safe to call from several threads; the result depends on the
 /// arguments alone.
 pub fn compile_object(p: &Program, t: &Target) -> Result<Vec<u8>, CodegenError> {
+    compile_cached(p, t, None)
+}
+
+/// As [`compile_object`], with what `cache` has of it.
+pub fn compile_cached(p: &Program, t: &Target, cache: Option<&Cache>) -> Result<Vec<u8>, CodegenError> {
     kp::verify::verify(p)?;
-    compile_unverified(p, t)
+    let text = ir_text(p, t)?;
+    let make = || emit::object(&text, &p.name, t);
+    cache.map_or_else(make, |cache| cache.object(&text, t, make))
+}
+
+/// LLVM's version, as its library says it.
+pub(crate) fn version() -> String {
+    emit::version()
 }
 
 /// LLVM's text form of a program, as the lowering writes it (before LLVM's passes).

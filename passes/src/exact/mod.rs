@@ -82,7 +82,7 @@ fn terms(search: &Search, reach: &Reach) -> Terms {
 }
 
 fn stats(pool: &Pool, solved: &Solved, greedy_ns: u64, objective_ns: u64, kept_greedy: Option<String>) -> ExactStats {
-    let bound_ns = ((solved.bound_ns - 1e-3).ceil().max(0.0) as u64).min(objective_ns);
+    let bound_ns = solved.bound_ns.min(objective_ns);
     ExactStats {
         candidates: pool.list.len() as u64,
         dominated: pool.dominated,

@@ -20,6 +20,8 @@ pub struct Candidate {
     pub needs: Bits,
     /// Kernel and gap.
     pub ns: u64,
+    /// Bytes of activations that it reads and stores.
+    pub bytes: u64,
 }
 
 impl Candidate {
@@ -32,12 +34,12 @@ impl Candidate {
 #[derive(Clone, Debug, Default)]
 pub struct Pool {
     pub list: Vec<Candidate>,
-    /// Left out: another choice of candidates does the same for no more.
+    /// Left out: another choice of candidates does the same for less.
     pub dominated: u64,
 }
 
-/// Op sets by their ops and soft ops: ns, and whether they must stay.
-type Found = BTreeMap<(Vec<usize>, Vec<usize>), (u64, bool)>;
+/// Op sets by their ops and soft ops: ns, bytes of activations, and whether they must stay.
+type Found = BTreeMap<(Vec<usize>, Vec<usize>), (u64, u64, bool)>;
 
 /// All convex sets that the evaluator knows a schedule of; `kept` are never left out.
 pub fn pool(reach: &Reach, evaluator: &mut Evaluator, kept: &[(Bits, Bits)]) -> Pool {
@@ -59,7 +61,7 @@ pub fn pool(reach: &Reach, evaluator: &mut Evaluator, kept: &[(Bits, Bits)]) -> 
         if let Ok(e) = evaluator.evaluate_set(&ops, &soft) {
             let key = (numbers(&bits.0), numbers(&bits.1));
             let keep = must.contains(&key);
-            found.insert(key, (e.cost.total(), keep));
+            found.insert(key, (e.cost.total(), evaluator.activation_bytes(&e), keep));
         }
     }
     prune(reach, found)
@@ -87,9 +89,9 @@ fn prune(reach: &Reach, found: Found) -> Pool {
     };
     let all: Vec<(Candidate, bool)> = found
         .iter()
-        .map(|((ops, soft), (ns, keep))| {
+        .map(|((ops, soft), &(ns, bytes, keep))| {
             let ops = bits(ops);
-            (Candidate { needs: reach.needs(&ops), soft: bits(soft), ops, ns: *ns }, *keep)
+            (Candidate { needs: reach.needs(&ops), soft: bits(soft), ops, ns, bytes }, keep)
         })
         .collect();
     let by_ops: BTreeMap<(&Bits, &Bits), usize> =
@@ -106,7 +108,7 @@ fn prune(reach: &Reach, found: Found) -> Pool {
     pool
 }
 
-/// True if `part` and another candidate together are `c`, cost no more, and one of them can run first.
+/// True if `part` and another candidate together are `c`, cost less, and one of them can run first.
 fn splits(
     all: &[(Candidate, bool)],
     by_ops: &BTreeMap<(&Bits, &Bits), usize>,
@@ -131,5 +133,5 @@ fn splits(
     // A soft op of one part that the other reads would not be stored.
     let reads_soft = |a: &Candidate, b: &Candidate| !a.needs.is_disjoint(&b.soft);
     let mutual = !part.needs.is_disjoint(&other.ops) && !other.needs.is_disjoint(&part.ops);
-    part.ns + other.ns <= c.ns && !mutual && !reads_soft(part, other) && !reads_soft(other, part)
+    part.ns + other.ns < c.ns && !mutual && !reads_soft(part, other) && !reads_soft(other, part)
 }

@@ -15,6 +15,11 @@ use super::reach::Bits;
 
 /// Nodes of the solver's search tree, for each solution.
 pub const MAX_NODES: u32 = 500;
+/// The objective's unit: 1/1,024 ns. What is below 1 ns only breaks ties: a launch counts 32, and the most bytes of
+/// activations that a candidate moves 32, so that the fifteen or so kernels of a cover stay below it.
+const UNITS_PER_NS: u64 = 1024;
+const UNITS_A_LAUNCH: u64 = 32;
+const UNITS_OF_MOST_BYTES: u64 = 32;
 /// Solutions with a cycle that are cut off.
 pub const MAX_ROUNDS: u64 = 40;
 
@@ -48,7 +53,7 @@ pub struct Solved {
     /// Numbers of the chosen candidates, ascending; empty unless the end is [`End::Optimal`] or [`End::Nodes`].
     pub chosen: Vec<usize>,
     /// No cover by these candidates costs less, in ns.
-    pub bound_ns: f64,
+    pub bound_ns: u64,
     pub variables: u64,
     pub rows: u64,
     /// Constraints that forbid cycles.
@@ -95,7 +100,8 @@ fn once(pool: &Pool, terms: &Terms, cuts: &[Cut], solved: &mut Solved) -> Option
     // Ops that some candidate computes again: 1 if one kernel computes and stores it.
     let again = ops_of(pool, |c| &c.soft);
     let z: BTreeMap<usize, Variable> = again.ones().map(|op| (op, vars.add(variable().min(0).max(1)))).collect();
-    let objective: Expression = x.iter().zip(&pool.list).map(|(v, c)| *v * c.ns as f64).sum();
+    let most = pool.list.iter().map(|c| c.bytes).max().unwrap_or(0).max(1);
+    let objective: Expression = x.iter().zip(&pool.list).map(|(v, c)| *v * units(c, most) as f64).sum();
     let mut model = vars.minimise(objective).using(coin_cbc);
     for &op in &terms.ops {
         let mut once: Expression = members(pool, |c| c.is_solid(op)).map(|i| x[i]).sum();
@@ -128,6 +134,12 @@ fn once(pool: &Pool, terms: &Terms, cuts: &[Cut], solved: &mut Solved) -> Option
     run(model, x.len(), solved)
 }
 
+/// What a candidate adds to the objective: its time, then its launch, then its bytes out of `most`.
+fn units(c: &Candidate, most: u64) -> u64 {
+    let bytes = u128::from(c.bytes) * u128::from(UNITS_OF_MOST_BYTES) / u128::from(most);
+    c.ns.saturating_mul(UNITS_PER_NS).saturating_add(UNITS_A_LAUNCH).saturating_add(bytes as u64)
+}
+
 fn is_forbidden(c: &Candidate, terms: &Terms) -> bool {
     terms.forbid.iter().any(|(a, b)| !c.ops.is_disjoint(a) && !c.ops.is_disjoint(b))
 }
@@ -151,7 +163,8 @@ fn run(mut model: CoinCbcProblem, candidates: usize, solved: &mut Solved) -> Opt
     }
     let optimal = raw.is_proven_optimal();
     solved.end = if optimal { End::Optimal } else { End::Nodes };
-    solved.bound_ns = if optimal { raw.obj_value() } else { raw.best_possible_value() };
+    let bound = if optimal { raw.obj_value() } else { raw.best_possible_value() };
+    solved.bound_ns = bound.max(0.0) as u64 / UNITS_PER_NS;
     Some((0..candidates).filter(|i| values[*i] > 0.5).collect())
 }
 
@@ -217,4 +230,33 @@ fn shortest_cycle(pool: &Pool, chosen: &[usize], start: usize) -> Option<Vec<usi
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bits(ops: &[usize]) -> Bits {
+        let mut b = Bits::with_capacity(2);
+        b.extend(ops.iter().copied());
+        b
+    }
+
+    fn candidate(ops: &[usize], needs: &[usize], ns: u64, bytes: u64) -> Candidate {
+        Candidate { ops: bits(ops), soft: bits(&[]), needs: bits(needs), ns, bytes }
+    }
+
+    fn chosen(list: Vec<Candidate>) -> Vec<usize> {
+        let terms = Terms { ops: vec![0, 1], ..Terms::default() };
+        solve(&Pool { list, dominated: 0 }, &terms).chosen
+    }
+
+    #[test]
+    fn of_equal_times_fewer_launches_then_fewer_bytes_win() {
+        let two = [candidate(&[0], &[], 50, 10), candidate(&[1], &[0], 50, 10)];
+        let one = |ns, bytes| candidate(&[0, 1], &[], ns, bytes);
+        assert_eq!(chosen([two.to_vec(), vec![one(100, 1000)]].concat()), [2], "one launch, though more bytes");
+        assert_eq!(chosen([two.to_vec(), vec![one(101, 10)]].concat()), [0, 1], "one ns is more than any tie");
+        assert_eq!(chosen(vec![one(100, 1000), one(100, 500), one(100, 900)]), [1], "least bytes");
+    }
 }
