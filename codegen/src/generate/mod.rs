@@ -11,6 +11,7 @@ mod delta;
 mod eval;
 mod finish;
 mod groups;
+mod in_place;
 mod index;
 mod interface;
 mod packed;

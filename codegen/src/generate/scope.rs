@@ -8,7 +8,7 @@ use unglue_ir::types::DType;
 use unglue_passes::schedule::{Place as Keep, Staged};
 
 use super::index::{Ix, unflatten};
-use super::{Gen, Kept, Res};
+use super::{Gen, Kept, Res, in_place};
 use crate::kp::{Addr, Bound, Mem, Place};
 
 impl<'a> Gen<'a> {
@@ -76,7 +76,15 @@ impl<'a> Gen<'a> {
 
     fn keep_shared(&mut self, id: ValueId, elements: u64, rows: u64) -> Res<()> {
         let mem = self.shared_mem(id)?;
-        let place = self.shared_array(id, mem, elements * rows);
+        let replaced = in_place::replaced(self.g, &self.kept, id, elements).filter(|_| rows == 1);
+        let same = replaced.filter(|(old, _)| self.shared_mem(*old).is_ok_and(|m| m == mem));
+        let place = match same {
+            Some((_, place)) => {
+                self.b.barrier(); // other waves may still read the old value
+                place
+            }
+            None => self.shared_array(id, mem, elements * rows),
+        };
         let base = if rows > 1 {
             let n = self.b.i(elements as i64);
             Some(self.b.mul(self.row, n))
@@ -90,10 +98,12 @@ impl<'a> Gen<'a> {
             Ok(())
         })?;
         self.b.barrier();
+        let old = same.map(|(old, _)| old);
+        old.map(|old| self.kept.remove(&old));
         self.kept.insert(id, Kept::Shared { place, elements, by_row: rows > 1 });
-        // What was formed inline before now has a place.
+        // What was formed inline before now has a place; what was loaded is there no more.
         for m in &mut self.memo {
-            m.retain(|(v, _), _| *v != id);
+            m.retain(|(v, _), _| *v != id && Some(*v) != old);
         }
         Ok(())
     }

@@ -153,6 +153,18 @@ fn skinny_prologue() {
     run("finish_matmul_r1", &bodies::finish_matmul(4, 96, 50), 1, 0);
 }
 
+/// A normalised row takes the place of the row that it was formed from, unless that one is needed again.
+#[test]
+fn rows_are_normalised_in_place() {
+    let texts = [include_str!("../filetests/in_place.ir"), include_str!("../filetests/in_place_not.ir")];
+    for (text, places) in texts.into_iter().zip([1, 2]) {
+        let graph = unglue_ir::text::parse_graph(text).unwrap();
+        let rows: Vec<_> = Made::new(&graph.name, &graph, 1, 0).made.program.shared;
+        assert_eq!(rows.iter().filter(|s| s.len == 96).count(), places, "{rows:?}");
+        all_buckets(&graph.name, &graph, 0);
+    }
+}
+
 #[test]
 fn sections_run_as_they_would_alone() {
     for (name, g, parts) in [
