@@ -52,32 +52,6 @@ const SHARED_SLACK: u64 = 16 * 64;
 const MAX_VGPRS: u32 = 256;
 /// Waves a SIMD that a kernel limited by DRAM should have (`specs/costmodel.md` 6, rule 1).
 const STREAMING_OCCUPANCY: u64 = 8;
-/// Kernels limited by DRAM that have fewer, and why.
-const FEW_WAVES: [(&str, u64, &str); 11] = [
-    ("dense_down_proj_r4", 6, "streams, their squares and block sums of four rows fill the VGPRs"),
-    ("dense_gate_proj_up_proj", 6, "20 KiB of LDS hold the operand, what its norm keeps, and the sums of all blocks"),
-    ("dsa_o_proj_r16", 6, "streams, their squares and block sums of four rows fill the VGPRs"),
-    ("dsa_o_proj_r4", 6, "streams, their squares and block sums of four rows fill the VGPRs"),
-    (
-        "dsa_q_a_proj_index_k_index_gate_index_weights",
-        5,
-        "22 KiB of LDS hold the operand and what norm, blocks and finish keep",
-    ),
-    ("kda_f_b_proj_delta_rule", 6, "a lane holds 64 keys of the state"),
-    ("kda_f_b_proj_g_b_proj_delta_rule", 6, "234 VGPRs: a lane holds 64 keys of the state"),
-    ("kda_o_proj_r4", 6, "streams, their squares and block sums of four rows fill the VGPRs"),
-    (
-        "kda_qkv_proj_b_proj_f_a_proj_g_a_proj",
-        6,
-        "20 KiB of LDS hold the operand, what its norm keeps, and the sums of all blocks",
-    ),
-    (
-        "moe_expert_gate_expert_up_shared_gate_shared_up_r4",
-        7,
-        "204 VGPRs: the shared expert's section, four rows at once",
-    ),
-    ("moe_last_expert_gate_expert_up_shared_gate_shared_up_r4", 7, "LDS of Sinkhorn's section"),
-];
 /// Ops that view, convert or copy values: a launch for these alone is a fusion that was missed.
 const GLUE: [&str; 7] = ["cast", "reshape", "broadcast", "slice", "project", "concat", "gather_rows"];
 
@@ -122,7 +96,7 @@ fn every_kernel_fits_the_gpu() {
     }
 }
 
-/// Occupancy is known only once the code is there: it is a warning of the report, and a list here.
+/// Occupancy is known only once the code is there: a kernel with fewer is a warning of the report.
 #[test]
 fn streaming_kernels_have_waves_enough() {
     let done = Command::new(env!("CARGO_BIN_EXE_unglue"))
@@ -131,17 +105,14 @@ fn streaming_kernels_have_waves_enough() {
         .unwrap();
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     let all: Value = serde_json::from_slice(&done.stdout).unwrap();
-    let warned: BTreeMap<&str, u64> = all["warnings"]["low_occupancy"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|w| (w["kernel"].as_str().unwrap(), w["occupancy"].as_u64().unwrap()))
-        .collect();
-    assert!(warned.values().all(|o| *o < STREAMING_OCCUPANCY));
+    assert_eq!(
+        all["warnings"]["low_occupancy"],
+        serde_json::json!([]),
+        "fewer than {STREAMING_OCCUPANCY} waves a SIMD"
+    );
     let long = all["warnings"]["long_waves"].as_array().unwrap();
     assert!(long.iter().any(|w| w["kernel"] == "end_lm_head"), "{long:?}");
     assert!(long.iter().all(|w| w["cycles"].as_u64().unwrap() > 37_000 && w["penalty_ns"] == 22_142), "{long:?}");
-    assert_eq!(warned, FEW_WAVES.iter().map(|(kernel, occupancy, _)| (*kernel, *occupancy)).collect());
 }
 
 /// The budget is what the last build that someone looked at took. `UPDATE=1` makes it this build's.

@@ -37,7 +37,7 @@ fn headers() {
     refused(1, "kernel-name", "characters", |b| b.p.name = "a-b".into());
     refused(1, "kernel-name", "digit", |b| b.p.name = "1a".into());
     refused(0, "waves", "0 waves", |_| ());
-    refused(9, "waves", "9 waves", |_| ());
+    refused(17, "waves", "17 waves", |_| ());
     refused(1, "shared-size", "65792", |b| {
         b.shared(Mem::F32, 16384);
     });

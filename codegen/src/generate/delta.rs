@@ -214,7 +214,7 @@ impl Gen<'_> {
             return self.strided_total(&sums);
         }
         let own = h.own_chains();
-        let place = self.b.shared("halves", Mem::F32, h.chains * h.values);
+        let place = self.b.shared("chains", Mem::F32, h.chains * h.values);
         let part = self.part(h);
         let width = self.b.i((own * h.values) as i64);
         let first = self.b.mul(part, width);

@@ -57,8 +57,8 @@ fn header(p: &Program) -> Check<()> {
     if p.name.starts_with(|c: char| c.is_ascii_digit()) {
         return broken("kernel-name", "the name starts with a digit", "start it with a letter");
     }
-    if !(1..=8).contains(&p.waves) {
-        return broken("waves", format!("{} waves", p.waves), "use 1 to 8 waves in a workgroup");
+    if !(1..=16).contains(&p.waves) {
+        return broken("waves", format!("{} waves", p.waves), "use 1 to 16 waves in a workgroup");
     }
     p.params.iter().enumerate().try_for_each(|(i, param)| exchanged(i, param))?;
     if let Some(i) = p.shared.iter().position(|shared| shared.len == 0) {

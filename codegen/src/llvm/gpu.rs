@@ -10,14 +10,16 @@ use super::pure::min_max;
 use super::walk::{Backend, Emit, LoadAt, Result, StoreAt};
 use crate::kp::{Access, Expr, For, LANES, Param, Place, Program, Reduce, Stmt, Tile, Ty, Val};
 
-/// Rounds of a loop that LLVM may put in one. Unrolled fully, a contraction of 4,096 keeps its whole operand in registers
-/// (256 VGPRs and spills, measured with LLVM 22); four b128 loads of a weight stream in flight are enough.
-const UNROLL: u32 = 4;
+/// Rounds of a loop that LLVM may put in one, the most first. Unrolled fully, a contraction of 4,096 keeps its whole operand
+/// in registers (256 VGPRs and spills, measured with LLVM 22); four b128 loads of a weight stream in flight are enough.
+const ROUNDS: [u32; 3] = [4, 2, 1];
+/// 32-bit registers of what the rounds in one load from memory: a weight row and the rows of four operands take 20 a round, and four
+/// rounds, with what they are widened to, 229 VGPRs in all: six waves a SIMD instead of ten with two (gfx1201, LLVM 22).
+const LOADED_REGISTERS: u64 = 48;
 /// Statements of a body that is unrolled: larger ones have their own parallelism (chains, rows).
 const SMALL_BODY: usize = 32;
-/// Numbers of the metadata for loops that are unrolled and that are not, and of the first loop's own.
-const UNROLLED: u32 = 2;
-const ROLLED: u32 = 3;
+/// Numbers of the metadata for loops of each of [`ROUNDS`], and of the first loop's own.
+const FIRST_HINT: u32 = 2;
 const FIRST_LOOP: u32 = 10;
 
 /// How a GPU names things.
@@ -67,12 +69,32 @@ pub(crate) fn lower(p: &Program, gpu: &'static Gpu) -> Result<String> {
     e.stmts(&mut Threads { gpu, loops: 0 }, &p.body)?;
     let [before, behind] = gpu.define;
     let header = format!("define {before} void @{}({}) #0{behind}", p.name, arguments(p).join(", "));
-    let tail = format!(
-        "{}!{UNROLLED} = !{{!\"llvm.loop.unroll.count\", i32 {UNROLL}}}\n\
-         !{ROLLED} = !{{!\"llvm.loop.unroll.disable\"}}\n",
-        (gpu.attributes)(p.waves * LANES)
-    );
+    let tail = (gpu.attributes)(p.waves * LANES) + &hints();
     Ok(e.ir.finish(&header, &tail))
+}
+
+fn hints() -> String {
+    let hint = |(number, rounds): (u32, u32)| match rounds {
+        1 => format!("!{number} = !{{!\"llvm.loop.unroll.disable\"}}\n"),
+        n => format!("!{number} = !{{!\"llvm.loop.unroll.count\", i32 {n}}}\n"),
+    };
+    (FIRST_HINT..).zip(ROUNDS).map(hint).collect()
+}
+
+/// Index in [`ROUNDS`] for a loop.
+fn rounds(e: &Emit<'_>, f: &For) -> usize {
+    let small = f.body.len() <= SMALL_BODY && !f.body.iter().any(|s| matches!(s, Stmt::For(_)));
+    let registers = |s: &Stmt| match s {
+        Stmt::Let(_, Expr::Load { from: Place::Buffer(at), vec, .. }) => match e.p.params.get(*at as usize) {
+            Some(Param::Buffer { mem, .. }) => (u64::from(*vec) * mem.bytes()).div_ceil(4),
+            _ => 0,
+        },
+        _ => 0,
+    };
+    let loaded: u64 = f.body.iter().map(registers).sum();
+    let fits = |rounds: &u32| u64::from(*rounds) * loaded <= LOADED_REGISTERS;
+    let last = ROUNDS.len() - 1;
+    if small { ROUNDS.iter().position(fits).unwrap_or(last) } else { last }
 }
 
 /// Kernel arguments. Only buffers that nobody writes are `noalias readonly`: that lets LLVM use scalar loads or the
@@ -217,8 +239,7 @@ impl Backend for Threads {
     fn loop_hint(&mut self, e: &mut Emit<'_>, f: &For) -> String {
         let id = FIRST_LOOP + self.loops;
         self.loops += 1;
-        let small = f.body.len() <= SMALL_BODY && !f.body.iter().any(|s| matches!(s, Stmt::For(_)));
-        let hint = if small { UNROLLED } else { ROLLED };
+        let hint = FIRST_HINT + rounds(e, f) as u32;
         e.ir.global(format_args!("!{id} = distinct !{{!{id}, !{hint}}}"));
         format!(", !llvm.loop !{id}")
     }
