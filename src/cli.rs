@@ -226,6 +226,9 @@ pub struct Bench {
     /// Launch list: the one for steps of up to so many rows
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub rows: u64,
+    /// Time so many whole steps instead, by single launches and by recorded lists, with drawn weights; on any device
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub steps: Option<u32>,
     /// Launches per kernel, each with cold caches
     #[arg(long, value_name = "N", default_value_t = 15)]
     pub rounds: u32,

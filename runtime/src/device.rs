@@ -26,6 +26,19 @@ pub enum ArgValue {
     Scalar(i32),
 }
 
+/// A launch in a list.
+#[derive(Clone, Copy, Debug)]
+pub struct ListedLaunch<'a> {
+    /// Of the loaded kernels.
+    pub kernel: u32,
+    pub grid: [u32; 3],
+    pub args: &'a [ArgValue],
+}
+
+/// A recorded list of launches, by number. Only the device that recorded it knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ListId(pub u64);
+
 /// A machine that holds buffers and runs kernels. Launches run in order, each after everything before it.
 pub trait Device: Send {
     /// Name for messages and reports.
@@ -55,6 +68,22 @@ pub trait Device: Send {
     /// Runs kernel `kernel` of the loaded ones over a grid of workgroups.
     fn launch(&mut self, kernel: u32, grid: [u32; 3], args: &[ArgValue]) -> Result<()>;
 
+    /// Records launches that [`Self::replay`] runs in one call; nothing if the device gains nothing by it. What was
+    /// recorded is forgotten when code is loaded or a buffer is freed.
+    fn record(&mut self, _launches: &[ListedLaunch<'_>]) -> Result<Option<ListId>> {
+        Ok(None)
+    }
+
+    /// Runs a recorded list, each launch after everything before it.
+    fn replay(&mut self, list: ListId) -> Result<()> {
+        Err(unknown_list(list))
+    }
+
+    /// Forgets a recorded list.
+    fn forget(&mut self, list: ListId) -> Result<()> {
+        Err(unknown_list(list))
+    }
+
     /// Microseconds of each of `rounds` launches, one after the other, each with caches that hold nothing of its buffers;
     /// nothing if the device has no clock of its own.
     fn time(&mut self, _kernel: u32, _grid: [u32; 3], _args: &[ArgValue], _rounds: u32) -> Result<Option<Vec<f32>>> {
@@ -74,6 +103,11 @@ pub(crate) fn misuse(
     needed: impl std::fmt::Display,
 ) -> RuntimeError {
     RuntimeError::Device { rule, found: found.to_string(), needed: needed.to_string() }
+}
+
+/// What a device says of a list that it has not recorded, or has forgotten.
+pub(crate) fn unknown_list(list: ListId) -> RuntimeError {
+    misuse("recorded list", format!("{list:?}"), "a list recorded since code was loaded and a buffer was freed")
 }
 
 /// Checks that `offset .. offset + bytes` lies in a buffer of `len` bytes.

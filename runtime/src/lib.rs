@@ -22,11 +22,11 @@ mod writer;
 pub use bundle::Bundle;
 pub use cpu::{CpuDevice, CpuOptions, Guard};
 pub use cuda::{CudaDevice, CudaOptions};
-pub use device::{ArgValue, BufferId, Code, Device, check_launch};
+pub use device::{ArgValue, BufferId, Code, Device, ListId, ListedLaunch, check_launch};
 pub use error::{FaultKind, RuntimeError};
 pub use layout::{Geometry, buffer_bytes, buffer_elements, grid};
 pub use session::{
-    AllReduceCallback, BlockOrder, BufferReader, Feed, Hook, LaunchEvent, LogitRows, SequenceState, Session,
+    AllReduceCallback, BlockOrder, BufferReader, Counters, Feed, Hook, LaunchEvent, LogitRows, SequenceState, Session,
     SessionOptions, Snapshot, StepBatch, StepOutput, Value,
 };
 pub use weights::{WeightProvider, slice_tensor};

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use common::{compile, kernel};
 use unglue_runtime::manifest::Kernel;
-use unglue_runtime::{ArgValue, BufferId, Code, CpuDevice, CpuOptions, Device, Guard, RuntimeError};
+use unglue_runtime::{ArgValue, BufferId, Code, CpuDevice, CpuOptions, Device, Guard, ListedLaunch, RuntimeError};
 
 const SOURCE: &str = r"
 #include <stdint.h>
@@ -99,6 +99,36 @@ fn the_callers_rounding_mode_does_not_matter() {
     result.unwrap();
     assert_eq!(words(&device, out, 64), [0x2000; 64]);
     assert_eq!(after & 0xffc0, flush & 0xffc0, "the caller's mode is put back");
+}
+
+/// A list holds addresses: it must not outlive what they point to.
+#[test]
+fn a_list_runs_until_a_buffer_goes_or_other_code_comes() {
+    let mut device = device(CpuOptions::default());
+    let (x, out) = (floats(&mut device, &[1.5; 64]), device.alloc(256).unwrap());
+    let spare = device.alloc(4).unwrap();
+    let first = [whole(x, 256), whole(x, 256), whole(out, 256), ArgValue::Scalar(1)];
+    let second = [whole(out, 256), whole(x, 256), whole(x, 256), ArgValue::Scalar(0)];
+    let launches = [&first[..], &second[..]].map(|args| ListedLaunch { kernel: 0, grid: [1, 1, 1], args });
+    let list = device.record(&launches).unwrap().unwrap();
+    device.replay(list).unwrap();
+    device.replay(list).unwrap();
+    let once = |x: f32| (x * x + 1.0) * x;
+    assert_eq!(words(&device, x, 64), [once(once(1.5)).to_bits(); 64], "in order, each time");
+    let wrong = [ListedLaunch { kernel: 9, ..launches[0] }];
+    assert!(device.record(&wrong).is_err(), "checked when recorded");
+    let gone = |device: &mut CpuDevice, list| match device.replay(list) {
+        Err(e @ RuntimeError::Device { .. }) => assert!(e.to_string().contains("recorded"), "{e}"),
+        other => panic!("{other:?}"),
+    };
+    device.free(spare).unwrap();
+    gone(&mut device, list);
+    let list = device.record(&launches).unwrap().unwrap();
+    device.load(&kernels(), &[Code { kernel: None, bytes: &compile(SOURCE) }]).unwrap();
+    gone(&mut device, list);
+    let list = device.record(&launches).unwrap().unwrap();
+    device.forget(list).unwrap();
+    gone(&mut device, list);
 }
 
 #[test]

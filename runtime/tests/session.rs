@@ -81,6 +81,52 @@ fn results_do_not_depend_on_threads_chunks_blocks_or_guards() {
 }
 
 #[test]
+fn a_step_is_one_replay_of_its_list() {
+    let (bundle, ids) = (open_fake(), ids(70));
+    let options = SessionOptions { single_launches: true, ..Default::default() };
+    let mut singly = session(bundle.clone(), CpuOptions::default(), geometry(64), options);
+    let expected = run(&mut singly, &ids, 7);
+    assert_eq!((singly.counters().steps, singly.counters().replays, singly.counters().recorded), (10, 0, 0));
+    let mut listed = session(bundle, CpuOptions::default(), geometry(64), SessionOptions::default());
+    assert_eq!(run(&mut listed, &ids, 7), expected);
+    // 32 is no multiple of 7: the last step has other rows, and a list of its own.
+    assert_eq!(run(&mut listed, &ids[..32], 7).logits, reference(&ids[..32]));
+    let counters = listed.counters();
+    assert_eq!((counters.steps, counters.replays, counters.recorded), (15, 15, 2));
+    let mut seq = listed.open_sequence().unwrap();
+    let mut feeds = [Feed { seq: &mut seq, ids: &ids[..7], logits: LogitRows::All }];
+    listed.feed_batch(&mut feeds, Some(&mut |_, _| Ok(()))).unwrap();
+    assert_eq!((listed.counters().steps, listed.counters().replays), (16, 15), "a hook comes between launches");
+}
+
+#[test]
+fn lists_beyond_the_most_are_recorded_again() {
+    let mut s = plain();
+    let mut kinds = 0;
+    for round in 1..3 {
+        for logits in [LogitRows::None, LogitRows::Last, LogitRows::All] {
+            for (rows, seqs) in (1..=14).flat_map(|rows| [(rows, 1), (rows, 2)]) {
+                let mut sequences: Vec<_> = (0..seqs).map(|_| s.open_sequence().unwrap()).collect();
+                let ids = ids(rows);
+                let mut feeds: Vec<_> = sequences
+                    .iter_mut()
+                    .zip([&ids[..], &ids[..1]])
+                    .map(|(seq, ids)| Feed { seq, ids, logits })
+                    .collect();
+                let out = s.feed_batch(&mut feeds, None).unwrap();
+                let wanted = [&reference(&ids)[..], &reference(&ids[..1])[..]][..seqs].concat();
+                assert!(!matches!(logits, LogitRows::All) || out.logits == wanted, "{rows} rows, {seqs} sequences");
+                sequences.into_iter().for_each(|seq| s.close_sequence(seq));
+                kinds += 1;
+            }
+        }
+        assert_eq!(s.counters().steps, s.counters().replays, "round {round}");
+    }
+    let recorded = s.counters().recorded;
+    assert!(recorded > 64 && recorded <= kinds, "{recorded} of {kinds}");
+}
+
+#[test]
 fn neighbours_in_a_batch_change_nothing() {
     let mut session = plain();
     let (long, short) = (ids(9), [3, 1, 2]);

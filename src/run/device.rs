@@ -10,8 +10,8 @@ use unglue_models::safetensors::Stored;
 use unglue_runtime::Hook;
 use unglue_runtime::manifest::{MANIFEST_FILE, Manifest, Mem, Source};
 use unglue_runtime::{
-    BufferReader, Bundle, Feed, Geometry, LaunchEvent, LogitRows, RuntimeError, SequenceState, Session, SessionOptions,
-    slice_tensor,
+    BufferReader, Bundle, Counters, Feed, Geometry, LaunchEvent, LogitRows, RuntimeError, SequenceState, Session,
+    SessionOptions, slice_tensor,
 };
 
 use super::dump::{Array, Dump};
@@ -206,5 +206,9 @@ impl Engine for OnDevice {
 
     fn threads(&self) -> usize {
         self.threads
+    }
+
+    fn counters(&self) -> Option<Counters> {
+        Some(self.session.counters())
     }
 }

@@ -9,6 +9,7 @@ use unglue_ir::module::{Module, WeightDecl};
 use unglue_ir::op::Domain;
 use unglue_models::checkpoint::Checkpoint;
 use unglue_models::safetensors::Stored;
+use unglue_runtime::Counters;
 use unglue_runtime::manifest::MANIFEST_FILE;
 
 use super::dump::{Array, Dump};
@@ -175,5 +176,9 @@ impl Engine for Interpreter {
 
     fn threads(&self) -> usize {
         1
+    }
+
+    fn counters(&self) -> Option<Counters> {
+        None
     }
 }

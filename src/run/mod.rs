@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
+use unglue_runtime::Counters;
 
 use crate::cli;
 use crate::device::DeviceKind;
@@ -50,6 +51,8 @@ pub trait Engine {
     /// Name of the device.
     fn device(&self) -> &'static str;
     fn threads(&self) -> usize;
+    /// What its steps were, if it is a device.
+    fn counters(&self) -> Option<Counters>;
 }
 
 impl Work {
@@ -198,6 +201,7 @@ fn print(args: &cli::Run, work: &Work, engine: &dyn Engine, generated: &[i32]) {
             "ids": generated,
             "device": engine.device(),
             "threads": engine.threads(),
+            "counters": engine.counters().map(|c| json!({"steps": c.steps, "replays": c.replays, "recorded": c.recorded})),
         });
         println!("{value}");
         return;

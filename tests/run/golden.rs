@@ -125,6 +125,10 @@ fn greedy_ids_are_equal() {
                 for (key, value) in rest.as_object().unwrap() {
                     assert_eq!(&out[key], value, "{key}");
                 }
+                let counters = &out["counters"];
+                let replays = if device == "cpu" { &counters["steps"] } else { &Value::from(0) };
+                assert!(counters["steps"].as_u64() >= Some(case.greedy.len() as u64), "{counters}");
+                assert_eq!(&counters["replays"], replays, "a step is one replay where the device records");
             }
         }
     }

@@ -11,7 +11,7 @@ use unglue_runtime::{
     SessionOptions, Snapshot, StepBatch, slice_tensor,
 };
 
-use super::common::{BUILDS, Build, Case, MODEL};
+use super::common::{BUILDS, Build, Case, MODEL, succeed};
 
 static CHECKPOINT: LazyLock<Checkpoint> = LazyLock::new(|| Checkpoint::open(Path::new(MODEL)).unwrap());
 
@@ -240,4 +240,15 @@ fn snapshot_restore_and_reset_equal_a_fresh_run() {
             a[..30].chunks(10).flat_map(|p| bits(&s.feed(&mut seq, p, LogitRows::All).unwrap().logits)).collect();
         assert!((again, s.snapshot(&seq).unwrap()) == want, "{build:?}");
     }
+}
+
+/// Timings are nobody's promise; that both ways run, and which of them was a replay, is.
+#[test]
+fn whole_steps_are_timed_both_ways() {
+    let bundle = BUILDS[0].bundle().to_str().unwrap();
+    let said = succeed(&["bench", bundle, "--device", "cpu", "--steps", "3", "--rows", "2", "--json"]);
+    let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert!(said["launches"].as_u64() > Some(10), "{said}");
+    assert_eq!((&said["replays"], &said["list_steps"]), (&6.into(), &6.into()), "three timed, three before: {said}");
+    assert!(said["single_us"].as_f64() > Some(0.0) && said["list_us"].as_f64() > Some(0.0), "{said}");
 }

@@ -15,10 +15,13 @@ use std::sync::{Mutex, PoisonError};
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-use crate::device::{ArgValue, BufferId, Code, Device, check_alloc, check_launch, check_range, misuse};
+use crate::device::{
+    ArgValue, BufferId, Code, Device, ListId, ListedLaunch, check_alloc, check_launch, check_range, misuse,
+    unknown_list,
+};
 use crate::manifest::{Kernel, TARGET_X86_64};
 use crate::{Result, RuntimeError};
-use code::{Module, Work, with_default_rounding};
+use code::{Entry, Module, Work, with_default_rounding};
 use memory::{ALIGN, Region};
 
 /// Most threads of a device.
@@ -59,6 +62,14 @@ pub struct CpuDevice {
     next: u64,
     kernels: Vec<Kernel>,
     module: Option<Module>,
+    lists: BTreeMap<ListId, Vec<Prepared>>,
+}
+
+/// A checked launch, with the 8-byte slots of its arguments. Those of buffers are addresses: it lives no longer than they.
+struct Prepared {
+    kernel: u32,
+    grid: [u32; 3],
+    slots: Vec<u64>,
 }
 
 impl CpuDevice {
@@ -79,7 +90,16 @@ impl CpuDevice {
         };
         let shared = shared_memory(threads, 0, options.guard)?;
         let options = CpuOptions { threads, ..options };
-        Ok(CpuDevice { options, pool, shared, buffers: BTreeMap::new(), next: 0, kernels: Vec::new(), module: None })
+        Ok(CpuDevice {
+            options,
+            pool,
+            shared,
+            buffers: BTreeMap::new(),
+            next: 0,
+            kernels: Vec::new(),
+            module: None,
+            lists: BTreeMap::new(),
+        })
     }
 
     fn region(&self, id: BufferId) -> Result<&Region> {
@@ -104,6 +124,35 @@ impl CpuDevice {
             ArgValue::Buffer { id, offset, .. } => Ok(self.region(id)?.as_ptr().wrapping_add(offset as usize) as u64),
             ArgValue::Scalar(value) => Ok(u64::from(value as u32)),
         }
+    }
+
+    fn described(&self, kernel: u32) -> Result<(&Kernel, Entry)> {
+        let unknown = || misuse("kernel index", kernel, format!("below {}", self.kernels.len()));
+        let described = self.kernels.get(kernel as usize).ok_or_else(unknown)?;
+        let entry = self.module.as_ref().and_then(|m| m.entry(kernel)).ok_or_else(unknown)?;
+        Ok((described, entry))
+    }
+
+    /// Checks a launch.
+    fn prepared(&self, kernel: u32, grid: [u32; 3], args: &[ArgValue]) -> Result<Prepared> {
+        let (described, _) = self.described(kernel)?;
+        check_launch(described, grid, args, |id| Ok(self.region(id)?.len() as u64))?;
+        let slots = args.iter().map(|arg| self.slot(arg)).collect::<Result<Vec<u64>>>()?;
+        Ok(Prepared { kernel, grid, slots })
+    }
+
+    /// Runs a launch that was prepared since code was loaded and a buffer was freed.
+    fn run(&self, launch: &Prepared) -> Result<()> {
+        let (described, entry) = self.described(launch.kernel)?;
+        let work = Work { entry, args: &launch.slots, grid: launch.grid };
+        let (shared_bytes, next) = (described.shared_bytes, AtomicU64::new(0));
+        match &self.pool {
+            Some(pool) if launch.grid != [1, 1, 1] => {
+                pool.broadcast(|context| self.worker(context.index(), &work, shared_bytes, &next));
+            }
+            _ => self.worker(0, &work, shared_bytes, &next),
+        }
+        Ok(())
     }
 
     /// Takes workgroups off `next` in chunks until none is left.
@@ -134,8 +183,8 @@ impl CpuDevice {
 /// Runs one workgroup of a checked launch.
 #[allow(unsafe_code, reason = "calls generated code")]
 fn run_group(work: &Work<'_>, index: u64, shared: &mut [u8]) {
-    // SAFETY: only `launch` makes a `Work`, from checked arguments, while it borrows the device and so its buffers
-    // mutably; `shared` is as long as the kernel says and borrowed mutably.
+    // SAFETY: only `CpuDevice::run` makes a `Work`, from arguments that were checked while the same buffers lived, and only
+    // `launch` and `replay` call it, which borrow the device and so its buffers mutably; `shared` is as long as the kernel says and borrowed mutably.
     unsafe { work.run(index, shared.as_mut_ptr()) }
 }
 
@@ -181,6 +230,7 @@ impl Device for CpuDevice {
 
     fn free(&mut self, id: BufferId) -> Result<()> {
         self.region(id)?;
+        self.lists.clear();
         self.buffers.remove(&id);
         Ok(())
     }
@@ -207,6 +257,7 @@ impl Device for CpuDevice {
             let (found, needed) = (format!("{} parts", code.len()), "one shared object with all kernels".into());
             return Err(RuntimeError::CodeLoad { target: TARGET_X86_64.into(), found, needed });
         };
+        self.lists.clear();
         let module = Module::load(bytes, kernels)?;
         let most = kernels.iter().map(|k| k.shared_bytes).max().unwrap_or(0);
         self.shared = shared_memory(self.options.threads, most, self.options.guard)?;
@@ -216,19 +267,24 @@ impl Device for CpuDevice {
     }
 
     fn launch(&mut self, kernel: u32, grid: [u32; 3], args: &[ArgValue]) -> Result<()> {
-        let unknown = || misuse("kernel index", kernel, format!("below {}", self.kernels.len()));
-        let described = self.kernels.get(kernel as usize).ok_or_else(unknown)?;
-        let entry = self.module.as_ref().and_then(|m| m.entry(kernel)).ok_or_else(unknown)?;
-        check_launch(described, grid, args, |id| Ok(self.region(id)?.len() as u64))?;
-        let slots = args.iter().map(|arg| self.slot(arg)).collect::<Result<Vec<u64>>>()?;
-        let work = Work { entry, args: &slots, grid };
-        let (shared_bytes, next) = (described.shared_bytes, AtomicU64::new(0));
-        match &self.pool {
-            Some(pool) if grid != [1, 1, 1] => {
-                pool.broadcast(|context| self.worker(context.index(), &work, shared_bytes, &next));
-            }
-            _ => self.worker(0, &work, shared_bytes, &next),
-        }
-        Ok(())
+        let launch = self.prepared(kernel, grid, args)?;
+        self.run(&launch)
+    }
+
+    fn record(&mut self, launches: &[ListedLaunch<'_>]) -> Result<Option<ListId>> {
+        let list = launches.iter().map(|l| self.prepared(l.kernel, l.grid, l.args)).collect::<Result<_>>()?;
+        let id = ListId(self.next);
+        self.next += 1;
+        self.lists.insert(id, list);
+        Ok(Some(id))
+    }
+
+    fn forget(&mut self, list: ListId) -> Result<()> {
+        self.lists.remove(&list).map(|_| ()).ok_or_else(|| unknown_list(list))
+    }
+
+    fn replay(&mut self, list: ListId) -> Result<()> {
+        let launches = self.lists.get(&list).ok_or_else(|| unknown_list(list))?;
+        launches.iter().try_for_each(|launch| self.run(launch))
     }
 }

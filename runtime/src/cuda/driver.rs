@@ -198,22 +198,103 @@ impl Drop for Context {
     }
 }
 
-impl Function {
-    /// Launches on the context's default stream. `slots` hold the arguments: an address, or an i32 in the low half.
-    pub fn launch(&self, grid: [u32; 3], threads: u32, shared: u32, slots: &mut [u64]) -> Result<(), DriverError> {
-        self.context.enter()?;
-        let mut pointers: Vec<*mut c_void> = slots.iter_mut().map(|slot| std::ptr::from_mut(slot).cast()).collect();
-        // SAFETY: the caller checked number, kind and range of the arguments against the kernel's parameters; the driver
-        // copies them before it returns.
+/// A launch whose arguments the caller checked, in number, kind and range, against the kernel's parameters.
+pub(super) struct Node<'a> {
+    pub function: &'a Function,
+    pub grid: [u32; 3],
+    /// Of a workgroup.
+    pub threads: u32,
+    /// Bytes of shared memory.
+    pub shared: u32,
+    /// The arguments: an address, or an i32 in the low half.
+    pub slots: &'a mut [u64],
+}
+
+impl Node<'_> {
+    fn pointers(&mut self) -> Vec<*mut c_void> {
+        self.slots.iter_mut().map(|slot| std::ptr::from_mut(slot).cast()).collect()
+    }
+
+    /// Launches on the context's default stream.
+    pub fn launch(mut self) -> Result<(), DriverError> {
+        self.function.context.enter()?;
+        let mut pointers = self.pointers();
+        let (grid, block) = ((self.grid[0], self.grid[1], self.grid[2]), (self.threads, 1, 1));
+        // SAFETY: the arguments were checked; the driver copies them before it returns.
         unsafe {
-            result::launch_kernel(
-                self.raw,
-                (grid[0], grid[1], grid[2]),
-                (threads, 1, 1),
-                shared,
-                std::ptr::null_mut(),
-                &mut pointers,
-            )
+            result::launch_kernel(self.function.raw, grid, block, self.shared, std::ptr::null_mut(), &mut pointers)
+        }
+    }
+
+    /// Adds the launch to a graph, behind another.
+    fn add(mut self, graph: sys::CUgraph, before: Option<sys::CUgraphNode>) -> Result<sys::CUgraphNode, DriverError> {
+        let mut pointers = self.pointers();
+        let [x, y, z] = self.grid;
+        let params = sys::CUDA_KERNEL_NODE_PARAMS {
+            func: self.function.raw,
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: z,
+            blockDimX: self.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: self.shared,
+            kernelParams: pointers.as_mut_ptr(),
+            extra: std::ptr::null_mut(),
+            kern: std::ptr::null_mut(),
+            ctx: std::ptr::null_mut(),
+        };
+        let mut node = std::ptr::null_mut();
+        let before = before.as_slice();
+        // SAFETY: the graph was just made; the arguments were checked, and the driver copies them before it returns.
+        unsafe { sys::cuGraphAddKernelNode_v2(&mut node, graph, before.as_ptr(), before.len(), &params).result()? };
+        Ok(node)
+    }
+}
+
+/// Launches that run in one call, one after the other. The functions and buffers in it live as long as it does: the device
+/// drops its graphs before it drops any of them.
+pub(super) struct Graph {
+    raw: sys::CUgraphExec,
+    context: Arc<Context>,
+}
+
+// SAFETY: as for `Context`.
+unsafe impl Send for Graph {}
+
+impl Context {
+    /// A graph of launches, each behind the one before it.
+    pub fn graph(self: &Arc<Self>, nodes: Vec<Node<'_>>) -> Result<Graph, DriverError> {
+        self.enter()?;
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: it only writes the new graph.
+        unsafe { sys::cuGraphCreate(&mut raw, 0).result()? };
+        let instance = nodes
+            .into_iter()
+            .try_fold(None, |before, node| node.add(raw, before).map(Some))
+            // SAFETY: the graph is whole.
+            .and_then(|_| unsafe { result::graph::instantiate(raw, sys::CUgraphInstantiate_flags(0)) });
+        // SAFETY: the instance does not need the graph it was made from. A failure has nobody to tell.
+        let _ = unsafe { result::graph::destroy(raw) };
+        Ok(Graph { raw: instance?, context: Arc::clone(self) })
+    }
+}
+
+impl Graph {
+    /// Launches on the context's default stream.
+    pub fn launch(&self) -> Result<(), DriverError> {
+        self.context.enter()?;
+        // SAFETY: the instance lives, and what it launches was checked when it was made.
+        unsafe { result::graph::launch(self.raw, std::ptr::null_mut()) }
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        // SAFETY: made in `graph`; no launch of it is left once the context is idle. A failure has nobody to tell.
+        unsafe {
+            let _ = self.context.enter().and_then(|()| result::ctx::synchronize());
+            let _ = result::graph::exec_destroy(self.raw);
         }
     }
 }

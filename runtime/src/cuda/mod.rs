@@ -9,10 +9,13 @@ mod driver;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::device::{ArgValue, BufferId, Code, Device, check_alloc, check_launch, check_range, misuse};
+use crate::device::{
+    ArgValue, BufferId, Code, Device, ListId, ListedLaunch, check_alloc, check_launch, check_range, misuse,
+    unknown_list,
+};
 use crate::manifest::{Kernel, TARGET_SM_90};
 use crate::{Result, RuntimeError};
-use driver::{Context, Function, text};
+use driver::{Context, Function, Graph, Node, text};
 
 /// Compute capability that the code is for.
 const CAPABILITY: (i32, i32) = (9, 0);
@@ -34,7 +37,8 @@ struct Buffer {
 
 /// An NVIDIA GPU as a device.
 pub struct CudaDevice {
-    // Before the context: modules are unloaded first.
+    // Before the functions that they launch, and those before the context: modules are unloaded first.
+    lists: BTreeMap<ListId, Graph>,
     functions: Vec<Option<Function>>,
     kernels: Vec<Kernel>,
     buffers: BTreeMap<BufferId, Buffer>,
@@ -67,6 +71,7 @@ impl CudaDevice {
             return Err(missing(format!("{gpu} of compute capability {}.{}", capability.0, capability.1)));
         }
         Ok(CudaDevice {
+            lists: BTreeMap::new(),
             functions: Vec::new(),
             kernels: Vec::new(),
             buffers: BTreeMap::new(),
@@ -112,6 +117,7 @@ impl CudaDevice {
 
 impl Drop for CudaDevice {
     fn drop(&mut self) {
+        self.lists.clear();
         self.functions.clear();
         for buffer in self.buffers.values() {
             // The context goes next, and what was not freed with it.
@@ -143,6 +149,7 @@ impl Device for CudaDevice {
 
     fn free(&mut self, id: BufferId) -> Result<()> {
         let at = self.buffer(id)?.at;
+        self.lists.clear();
         self.buffers.remove(&id);
         self.context.free(at).map_err(|e| self.trapped(e))
     }
@@ -173,6 +180,7 @@ impl Device for CudaDevice {
             };
             *slot = Some(self.load_one(kernel, part.bytes)?);
         }
+        self.lists.clear();
         self.functions = functions;
         self.kernels = kernels.to_vec();
         Ok(())
@@ -181,6 +189,29 @@ impl Device for CudaDevice {
     fn launch(&mut self, kernel: u32, grid: [u32; 3], args: &[ArgValue]) -> Result<()> {
         self.prepared(kernel, grid, args)?.run().map_err(|e| self.trapped(e))?;
         self.last.clone_from(&self.kernels[kernel as usize].name);
+        Ok(())
+    }
+
+    /// One graph, in which each launch waits for the one before it.
+    fn record(&mut self, launches: &[ListedLaunch<'_>]) -> Result<Option<ListId>> {
+        let mut prepared =
+            launches.iter().map(|l| self.prepared(l.kernel, l.grid, l.args)).collect::<Result<Vec<_>>>()?;
+        let nodes: Vec<Node<'_>> = prepared.iter_mut().map(Prepared::node).collect();
+        let graph = self.context.graph(nodes).map_err(|e| self.trapped(e))?;
+        let id = ListId(self.next);
+        self.next += 1;
+        self.lists.insert(id, graph);
+        Ok(Some(id))
+    }
+
+    fn forget(&mut self, list: ListId) -> Result<()> {
+        self.lists.remove(&list).map(|_| ()).ok_or_else(|| unknown_list(list))
+    }
+
+    fn replay(&mut self, list: ListId) -> Result<()> {
+        let graph = self.lists.get(&list).ok_or_else(|| unknown_list(list))?;
+        graph.launch().map_err(|e| self.trapped(e))?;
+        self.last = "one of a recorded list".into();
         Ok(())
     }
 
@@ -221,8 +252,18 @@ struct Prepared<'a> {
 }
 
 impl Prepared<'_> {
+    fn node(&mut self) -> Node<'_> {
+        Node {
+            function: self.function,
+            grid: self.grid,
+            threads: self.threads,
+            shared: self.shared,
+            slots: &mut self.slots,
+        }
+    }
+
     fn run(&mut self) -> std::result::Result<(), cudarc::driver::DriverError> {
-        self.function.launch(self.grid, self.threads, self.shared, &mut self.slots)
+        self.node().launch()
     }
 }
 

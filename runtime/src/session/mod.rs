@@ -5,7 +5,7 @@ mod sequence;
 mod state;
 mod step;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub use inputs::{AllReduceCallback, StepBatch};
@@ -14,7 +14,7 @@ pub use state::Value;
 pub use step::{BufferReader, Hook, LaunchEvent, StepOutput};
 
 use crate::bundle::Bundle;
-use crate::device::{ArgValue, BufferId, Device};
+use crate::device::{ArgValue, BufferId, Device, ListId};
 use crate::layout::{Geometry, broken, buffer_bytes, grid, pool_size, state_bytes};
 use crate::manifest::{Arg, Bucket, Manifest, SlotTable, StateKind, StepInput, StepScalar};
 use crate::weights::{WeightProvider, upload};
@@ -23,6 +23,8 @@ use inputs::InputSizes;
 
 /// Most slots of a session.
 const MAX_SLOTS: u64 = 1 << 20;
+/// Most recorded launch lists; beyond them all are forgotten.
+const MAX_LISTS: usize = 64;
 /// Most blocks of a session.
 const MAX_BLOCKS: u64 = 1 << 24;
 
@@ -38,6 +40,8 @@ pub struct SessionOptions {
     pub unchecked_batch: bool,
     /// The order in which sequences are given blocks.
     pub block_order: BlockOrder,
+    /// Launches one kernel after the other, as a step with a hook does, where the device could run a recorded list.
+    pub single_launches: bool,
 }
 
 /// The order in which sequences are given blocks.
@@ -63,6 +67,23 @@ pub struct Session {
     free_slots: BTreeSet<u32>,
     /// The last is taken first.
     free_blocks: Vec<i32>,
+    /// Launch lists that the device recorded.
+    lists: BTreeMap<StepKey, ListId>,
+    counters: Counters,
+}
+
+/// What decides which launches with which arguments a step is: its bucket, and its numbers of rows, sequences and logit rows.
+type StepKey = (usize, usize, usize, usize);
+
+/// What a session's steps were, since it was created.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Steps that ran to their end.
+    pub steps: u64,
+    /// Of those, steps that were one call of the device: a list that it had recorded.
+    pub replays: u64,
+    /// Launch lists recorded: one for each combination of bucket, rows, sequences and logit rows.
+    pub recorded: u64,
 }
 
 /// A device buffer, with its bytes.
@@ -113,7 +134,9 @@ impl Session {
         let pool = pool_size(manifest);
         let free_slots = (0..geometry.max_slots as u32).collect();
         let free_blocks = block_order(geometry.num_blocks as i32, options.block_order);
-        Ok(Session { bundle, device, geometry, options, held, plans, pool, free_slots, free_blocks })
+        let lists = BTreeMap::new();
+        let counters = Counters::default();
+        Ok(Session { bundle, device, geometry, options, held, plans, pool, free_slots, free_blocks, lists, counters })
     }
 
     /// The bundle.
@@ -124,6 +147,16 @@ impl Session {
     /// The device's name.
     pub fn device_name(&self) -> String {
         self.device.name()
+    }
+
+    /// What its steps were so far.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Sets [`SessionOptions::single_launches`] for the next steps.
+    pub fn set_single_launches(&mut self, single: bool) {
+        self.options.single_launches = single;
     }
 
     /// The sizes it was created with.

@@ -1,7 +1,7 @@
 //! Running a step.
 
-use super::{Session, StepBatch, Value, clear_counter, le_bytes};
-use crate::device::ArgValue;
+use super::{MAX_LISTS, Session, StepBatch, Value, clear_counter, le_bytes};
+use crate::device::{ArgValue, ListId, ListedLaunch};
 use crate::layout::buffer_shape;
 use crate::manifest::{Dim, StepInput};
 use crate::{FaultKind, Result, RuntimeError};
@@ -85,17 +85,18 @@ impl Session {
         self.run(batch, Some(hook))
     }
 
-    pub(super) fn run(&mut self, batch: &StepBatch, mut hook: Option<&mut Hook<'_>>) -> Result<StepOutput> {
+    pub(super) fn run(&mut self, batch: &StepBatch, hook: Option<&mut Hook<'_>>) -> Result<StepOutput> {
         batch.check(&self.geometry, self.options.unchecked_batch)?;
         let bucket = self.pick(batch)?;
         self.fill(batch, bucket)?;
-        for launch in 0..self.plans[bucket].launches.len() {
-            self.launch(batch, bucket, launch)?;
-            if let Some(hook) = hook.as_deref_mut() {
-                self.call(batch, bucket, launch, hook)?;
-            }
+        let list = if hook.is_some() || self.options.single_launches { None } else { self.list(batch, bucket)? };
+        match list {
+            Some(list) => self.replay(list)?,
+            None => self.single_launches(batch, bucket, hook)?,
         }
         self.check_status()?;
+        self.counters.steps += 1;
+        self.counters.replays += u64::from(list.is_some());
         let reader = InStep { session: self, batch, bucket };
         let outputs = &self.manifest().outputs;
         let logits = reader.read_buffer(outputs.logits)?.to_f32();
@@ -133,16 +134,57 @@ impl Session {
         Ok(())
     }
 
-    /// Sets the step's numbers and runs a launch.
-    fn launch(&mut self, batch: &StepBatch, bucket: usize, launch: usize) -> Result<()> {
-        let pool = self.pool;
-        let planned = &mut self.plans[bucket].launches[launch];
-        for &(arg, scalar) in &planned.scalars {
-            planned.args[arg] = ArgValue::Scalar(batch.scalar(scalar, &self.geometry, pool));
+    fn single_launches(&mut self, batch: &StepBatch, bucket: usize, mut hook: Option<&mut Hook<'_>>) -> Result<()> {
+        self.set_numbers(batch, bucket);
+        for launch in 0..self.plans[bucket].launches.len() {
+            let planned = &self.plans[bucket].launches[launch];
+            let done = self.device.launch(planned.kernel, planned.grid, &planned.args);
+            self.launched(done)?;
+            if let Some(hook) = hook.as_deref_mut() {
+                self.call(batch, bucket, launch, hook)?;
+            }
         }
-        let done = self.device.launch(planned.kernel, planned.grid, &planned.args);
+        Ok(())
+    }
+
+    /// The recorded list of a step's launches, recorded now if it is the first of its kind; none if the device has none.
+    fn list(&mut self, batch: &StepBatch, bucket: usize) -> Result<Option<ListId>> {
+        let key = (bucket, batch.ids.len(), batch.seqs(), batch.logit_rows.len());
+        if let Some(list) = self.lists.get(&key) {
+            return Ok(Some(*list));
+        }
+        self.set_numbers(batch, bucket);
+        let launches = self.plans[bucket].launches.iter();
+        let launches = launches.map(|l| ListedLaunch { kernel: l.kernel, grid: l.grid, args: &l.args });
+        let Some(list) = self.device.record(&launches.collect::<Vec<_>>())? else { return Ok(None) };
+        if self.lists.len() >= MAX_LISTS {
+            for (_, old) in std::mem::take(&mut self.lists) {
+                self.device.forget(old)?;
+            }
+        }
+        self.lists.insert(key, list);
+        self.counters.recorded += 1;
+        Ok(Some(list))
+    }
+
+    fn replay(&mut self, list: ListId) -> Result<()> {
+        let done = self.device.replay(list);
+        self.launched(done)
+    }
+
+    /// Sets the step's numbers in the arguments of its launches.
+    fn set_numbers(&mut self, batch: &StepBatch, bucket: usize) {
+        let (geometry, pool) = (&self.geometry, self.pool);
+        for planned in &mut self.plans[bucket].launches {
+            for &(arg, scalar) in &planned.scalars {
+                planned.args[arg] = ArgValue::Scalar(batch.scalar(scalar, geometry, pool));
+            }
+        }
+    }
+
+    /// After a launch that failed, workgroups may have left their counter halfway; its own error counts more than another.
+    fn launched(&mut self, done: Result<()>) -> Result<()> {
         if done.is_err() {
-            // Its workgroups may have left their counter halfway; the launch's own error counts more than another one.
             let _ = clear_counter(&self.held, self.device.as_mut());
         }
         done

@@ -1,6 +1,9 @@
 //! `unglue bench`: the time of each kernel of a launch list alone, on a device with a clock.
 //!
-//! Each kernel is checked against the interpreter first: one that is wrong gets no time.
+//! Each kernel is checked against the interpreter first: one that is wrong gets no time. With `--steps`, whole steps are
+//! timed instead.
+
+mod steps;
 
 use serde_json::json;
 use unglue_codegen::check::{Subject, check_then};
@@ -43,6 +46,11 @@ impl Timed {
 pub fn run(args: &cli::Bench) -> Result<(), CliError> {
     let kind = DeviceKind::of(&args.device, "")?;
     let bundle = Bundle::open(&args.bundle).map_err(CliError::Bundle)?;
+    if let Some(n) = args.steps {
+        let timed = steps::run(bundle, kind, args, n)?;
+        println!("{}", if args.json { timed.json().to_string() } else { timed.text(args.rows) });
+        return Ok(());
+    }
     let m = bundle.manifest();
     let mut device = kind.open(0).map_err(CliError::Device)?;
     let code = bundle.code(device.target()).map_err(CliError::Bundle)?;
