@@ -6,5 +6,9 @@
 #[path = "../../models/tests/ops/cases.rs"]
 mod cases;
 mod common;
+#[path = "../../models/tests/ops/gdn.rs"]
+mod gdn;
+#[path = "../../models/tests/ops/rules.rs"]
+mod rules;
 #[path = "../../models/tests/ops/softmax_router.rs"]
 mod softmax_router;

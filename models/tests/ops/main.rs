@@ -6,4 +6,6 @@
 mod cases;
 #[path = "../common/mod.rs"]
 mod common;
+mod gdn;
+mod rules;
 mod softmax_router;
