@@ -26,8 +26,8 @@ pub struct LaneWork {
     pub per_output: u64,
 }
 
-/// Rows whose sums a wave forms in one pass over its weights, if the bucket has several.
-pub const ROWS_A_PASS: u32 = 4;
+/// Rows whose sums a wave forms in one pass over its weights, if the bucket has several: the least, and the most.
+pub const ROWS_A_PASS: [u32; 2] = [4, 8];
 /// The `lanes` tree of one output: 7 adds of components, 5 steps across lanes and a select, in all 32 lanes.
 const LANES_TREE: u64 = 13 * 32;
 /// The `strided` tree: one add for each chain, one output a lane.

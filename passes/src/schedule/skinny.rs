@@ -102,9 +102,9 @@ pub fn schedule(g: &Graph, bucket: &Bucket) -> Result<Schedule, Obstacle> {
     let (labels, tail) = labels(g, &anchors)?;
     check_nodes(g, &anchors, &labels, &prologue, &tail)?;
     let rows_on_grid = anchors.iter().any(|a| matches!(g.node(*a).op, Op::GroupedMatMul { .. }));
-    let row_unroll = if rows_on_grid || bucket.rows_max == 1 { 1 } else { ROWS_A_PASS };
+    let row_unroll = if rows_on_grid { 1 } else { rows_a_pass(g, &anchors, bucket) };
     let Fit { waves_wanted, sharing_waves, .. } = *bucket.fit;
-    let spread = Spread { waves_wanted, sharing_waves, at_once: at_once(bucket, row_unroll) };
+    let spread = Spread { waves_wanted, sharing_waves, row_unroll, at_once: at_once(bucket, row_unroll) };
     let (segments, side_outputs) = segments(g, &anchors, &labels, (&prologue, &tail), &spread)?;
     let y = y_axis(g, &segments)?;
     let rows_here = if rows_on_grid { 1 } else { u64::from(bucket.rows_max) };
@@ -123,8 +123,17 @@ struct Spread {
     waves_wanted: u64,
     /// Waves of a workgroup that sums blocks.
     sharing_waves: u32,
+    /// Rows that a wave takes at the same time.
+    row_unroll: u32,
     /// Most outputs of a wave at the same time.
     at_once: u32,
+}
+
+/// Rows whose sums a wave forms in one pass over its weights.
+fn rows_a_pass(g: &Graph, anchors: &[ValueId], bucket: &Bucket) -> u32 {
+    let transposed = anchors.iter().any(|a| matches!(g.node(*a).op, Op::BatchMatMul { transposed: true, .. }));
+    let most = if transposed { ROWS_A_PASS[0] } else { ROWS_A_PASS[1] };
+    if bucket.rows_max == 1 { 1 } else { bucket.rows_max.next_power_of_two().clamp(ROWS_A_PASS[0], most) }
 }
 
 /// With several rows in flight, chains of several outputs spill on gfx1201 (4 rows, 2 outputs of 8,192 inputs: 10 VGPRs
@@ -426,7 +435,7 @@ fn segment(
         let stored = roots(&s.outputs).into_iter().collect();
         let around = (s.anchors.as_slice(), &stored);
         let own = blocks::Dealt { n, outputs_per_wave: s.outputs_per_wave, waves: spread.sharing_waves };
-        let tiles = blocks::tiles(g, labels, around, &roots(&s.block_sums), (own, u64::from(ROWS_A_PASS)))?;
+        let tiles = blocks::tiles(g, labels, around, &roots(&s.block_sums), (own, u64::from(spread.row_unroll)))?;
         (s.tiles, s.outputs_per_wave) = (tiles.values, tiles.outputs_per_wave);
     }
     let rows = |a: &ValueId| is_contraction(&g.node(*a).op) && !weight_is_int4(g, *a);
