@@ -510,6 +510,16 @@ fn tiles() {
         let (c, base) = (b.def(sum, Expr::TileZero), b.i32(0));
         b.store(Place::Shared(0), Addr::Contig { base }, Bound::All, c);
     });
+    let scaled = |from: Mem, onto: Option<()>| {
+        move |b: &mut B| {
+            let (c, scales, base) = (b.def(sum, Expr::TileZero), b.shared(from, 16), b.i32(0));
+            let other = b.shared(Mem::Bf16, 512);
+            let onto = onto.map_or_else(|| load(b, Side::A, other, 16), |()| c);
+            b.def(sum, Expr::TileFma { sums: c, scales, base, onto });
+        }
+    };
+    refused(1, "tile-place", "f16", scaled(Mem::F16, Some(())));
+    refused(1, "operand-type", "tile a bf16", scaled(Mem::F32, None));
     let stored = |to: Place, pitch: u32| {
         move |b: &mut B| {
             let (tile, base) = (b.def(sum, Expr::TileZero), b.i32(0));

@@ -9,7 +9,12 @@ use unglue_ir::op::{Binary, Op, Unary};
 use unglue_ir::types::{Dim, Format, StateKind, TensorType, Type};
 
 use crate::cost::CostTable;
-use crate::schedule::{Bucket, Finish, Form, LaneWork, Products, Schedule, block_sum, is_leaf, is_view, lane_work};
+use crate::schedule::{
+    Bucket, Finish, Form, LaneWork, Products, Schedule, Tiles, block_sum, is_leaf, is_view, lane_work,
+};
+
+/// Lane operations that make a bf16 of an int4 level: shifts, a conversion, and half of what packs two.
+const UNPACK: u64 = 4;
 
 /// Bytes and operations of one launch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
@@ -129,14 +134,18 @@ pub fn traffic(g: &Graph, schedule: &Schedule, bucket: &Bucket) -> Traffic {
             Op::Weight { .. } => {
                 let bytes = used_bytes(g, id, &users, bucket);
                 t.weight_bytes += bytes;
-                if users[id.index()].iter().any(|u| is_dense(&g.node(*u).op)) {
+                if users[id.index()].iter().any(|u| share_weight(&g.node(*u).op, schedule)) {
                     t.restream_bytes += bytes.saturating_mul(weight_passes(schedule, bucket) - 1);
                 }
             }
             Op::Input { .. } => {
                 let bytes = used_bytes(g, id, &users, bucket);
                 t.read_bytes += bytes;
-                let readers = if read_by_parts(g, schedule, id, &users) { 1 } else { rereads };
+                let readers = match &schedule.form {
+                    _ if read_by_parts(g, schedule, id, &users) => 1,
+                    Form::Tiles(t) => t.readers(g, id),
+                    _ => rereads,
+                };
                 t.reread_bytes += bytes.saturating_mul(readers);
                 if users[id.index()].iter().any(|u| in_prologue(schedule, *u)) {
                     t.prologue_bytes += bytes.saturating_mul(rereads);
@@ -189,9 +198,13 @@ fn count_finish(g: &Graph, finish: &Finish, bucket: &Bucket, t: &mut Traffic) {
     t.finish_ops = finish.nodes.iter().map(|id| lane_ops(g, g.node(*id), bucket)).sum();
 }
 
-/// Contractions whose rows share the whole weight.
-fn is_dense(op: &Op) -> bool {
-    matches!(op, Op::MatMul { .. } | Op::BatchMatMul { .. })
+/// Contractions whose rows share a weight: those of an expert do on tiles only.
+fn share_weight(op: &Op, schedule: &Schedule) -> bool {
+    match op {
+        Op::MatMul { .. } | Op::BatchMatMul { .. } => true,
+        Op::GroupedMatMul { .. } => matches!(schedule.form, Form::Tiles(_)),
+        _ => false,
+    }
 }
 
 /// How often weights are read; in delta form the rows of a sequence are taken one after the other.
@@ -305,9 +318,12 @@ fn count_work(g: &Graph, schedule: &Schedule, bucket: &Bucket, t: &mut Traffic) 
         t.flops += flops;
         match (lane_work(g, id), schedule.products) {
             (Some(_), Products::Tiles { rows }) => {
-                let rows = u64::from(rows.max(1));
-                let taken = u64::from(bucket.rows_max.max(1));
-                t.tile_flops += flops / taken * taken.next_multiple_of(rows);
+                let [taken, multiplied] = match &schedule.form {
+                    Form::Tiles(t) => t.multiplied(bucket),
+                    _ => [bucket.rows_max, bucket.rows_max.next_multiple_of(rows.max(1))].map(u64::from),
+                };
+                t.tile_flops += flops / taken.max(1) * multiplied;
+                t.lane_ops += unpack_ops(g, node, schedule, bucket);
             }
             (Some(work), Products::Lanes) => t.lane_ops += contraction_ops(g, node, &work, schedule, bucket),
             (None, _) => t.lane_ops += flops / 2,
@@ -316,6 +332,17 @@ fn count_work(g: &Graph, schedule: &Schedule, bucket: &Bucket, t: &mut Traffic) 
         t.flops += own;
         t.lane_ops += if repeated.contains(&id) { own.saturating_mul(rereads) } else { own };
     }
+}
+
+/// Lane operations around tiles of int4 weights: each pass over the rows unpacks the levels, and each round's sums are
+/// scaled.
+fn unpack_ops(g: &Graph, node: &Node, schedule: &Schedule, bucket: &Bucket) -> u64 {
+    let Form::Tiles(Tiles { group: Some(_), step, .. }) = &schedule.form else { return 0 };
+    let users = g.users();
+    // Two levels a byte, scales beside them.
+    let weight = node.args.last().map_or(0, |w| used_bytes(g, *w, &users, bucket)).saturating_mul(2);
+    let sums = elements_of(&node.ty, bucket).saturating_mul(contracted(g, node, bucket)) / u64::from((*step).max(1));
+    weight.saturating_mul(schedule.passes(bucket)).saturating_mul(UNPACK).saturating_add(sums)
 }
 
 /// Lane operations of a contraction. Rows beyond the last of a pass are computed and not stored.
@@ -382,7 +409,7 @@ fn lane_ops(g: &Graph, node: &Node, bucket: &Bucket) -> u64 {
     }
 }
 
-/// Time in ns that no single wave lives through: tiles over chosen experts take their rows sorted by expert.
+/// Time in ns that no single wave lives through: tiles over chosen experts list the rows of their expert first.
 pub fn align(g: &Graph, schedule: &Schedule, table: &CostTable) -> u64 {
     let tiles = matches!(schedule.products, Products::Tiles { .. });
     let grouped = || g.nodes.iter().any(|n| matches!(n.op, Op::GroupedMatMul { .. }));

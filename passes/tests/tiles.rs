@@ -7,7 +7,8 @@ use common::{D, bucket, linear, norm, plain, rows};
 use unglue_ir::builder::Builder;
 use unglue_ir::graph::{Graph, ValueId};
 use unglue_ir::op::{Binary, Domain, Op};
-use unglue_ir::types::{DType, StateKind, StateType, TensorType};
+use unglue_ir::order::Order;
+use unglue_ir::types::{DType, Dim, Format, Packing, ScaleType, StateKind, StateType, TensorType};
 use unglue_passes::cost::{Bound, GFX1201, kernel_cost};
 use unglue_passes::schedule::{Bucket, Form, Products, ROWS_ON_LANES, schedule};
 
@@ -115,4 +116,108 @@ fn tiles_cost_flops() {
     lanes.products = Products::Lanes;
     let slow = kernel_cost(&g, &lanes, &bucket(2048), &GFX1201);
     assert!(slow.ns > 3 * many.ns, "{} and {}", slow.ns, many.ns);
+}
+
+const PLAIN: Format = Format::Plain(BF16);
+
+const fn int4(group: u32) -> Format {
+    Format::Int4 { group, packing: Packing::Rows, scales: ScaleType::F16 }
+}
+
+fn stored(b: &mut Builder, name: &str, format: Format, shape: &[u64]) -> ValueId {
+    b.weight(name, TensorType { format, shape: shape.iter().map(|n| Dim::Fixed(*n)).collect() })
+}
+
+/// One expert kernel: E experts, as many slots, k choices; `sum`: over the choices.
+fn experts(format: Format, [e, k, n, d]: [u64; 4], sum: bool) -> Graph {
+    let mut b = Builder::new("experts");
+    let x = given(&mut b, "x", BF16, d);
+    let ids = b.input("ids", TensorType::plain(DType::I32, rows(&[k])), Domain::Distinct(e));
+    let slots = b.input("slots", plain(DType::I32, &[e]), Domain::Slots(e));
+    let w = stored(&mut b, "w", format, &[e, n, d]);
+    let order = if format == PLAIN { Order::Lanes } else { Order::Runs };
+    let mut y = b.add(Op::GroupedMatMul { order }, &[x, ids, slots, w]).unwrap();
+    if sum {
+        y = b.sum(y, 1).unwrap();
+    }
+    b.output("y", y);
+    b.finish()
+}
+
+#[test]
+fn int4_weights_are_unpacked_for_tiles() {
+    let matmul = |x: DType, format: Format| {
+        let mut b = Builder::new("matmul");
+        let x = given(&mut b, "x", x, 384);
+        let w = stored(&mut b, "w", format, &[96, 384]);
+        let y = b.matmul(x, w).unwrap();
+        b.output("y", y);
+        b.finish()
+    };
+    for group in [32, 64, 128] {
+        let s = schedule(&matmul(BF16, int4(group)), &bucket(64)).unwrap();
+        assert!(s.describe().contains(&format!("int4 in groups of {group}")), "{}", s.describe());
+    }
+    assert_eq!(form(&matmul(BF16, int4(128)), 16), "lanes");
+    // Levels are multiplied as bf16.
+    assert_eq!(form(&matmul(DType::F16, int4(128)), 64), "lanes");
+}
+
+#[test]
+fn experts_take_rows_by_expert() {
+    for format in [PLAIN, int4(128)] {
+        let g = experts(format, [18, 4, 130, 128], false);
+        assert_eq!([16, 64].map(|rows| form(&g, rows)), ["lanes", "tiles"]);
+        let s = schedule(&g, &bucket(64)).unwrap();
+        // One more than experts: ids that name none.
+        assert_eq!(s.grid().map(|axis| axis.value(&bucket(64))), [3, 19, 1]);
+        // A row's choices are in different workgroups.
+        assert_eq!(form(&experts(format, [18, 4, 130, 128], true), 64), "lanes");
+    }
+}
+
+#[test]
+fn heads_have_a_grid_axis() {
+    for transposed in [true, false] {
+        let mut b = Builder::new("heads");
+        let x = b.input("x", TensorType::plain(BF16, rows(&[3, 64])), Domain::Normal);
+        let w = b.weight("w", plain(BF16, if transposed { &[3, 64, 130] } else { &[3, 130, 64] }));
+        let order = if transposed { Order::of_strided(64) } else { Order::Lanes };
+        let y = b.add(Op::BatchMatMul { transposed, order }, &[x, w]).unwrap();
+        b.output("y", y);
+        let g = b.finish();
+        assert_eq!([16, 65].map(|rows| form(&g, rows)), ["lanes", "tiles"]);
+        let s = schedule(&g, &bucket(65)).unwrap();
+        assert_eq!(s.grid().map(|axis| axis.value(&bucket(65))), [3, 2, 3]);
+    }
+}
+
+/// 4096 pairs of 288 experts: each expert's weight is read once and met by 15 rows, a tile of them.
+#[test]
+fn experts_cost_the_tiles_of_their_rows() {
+    let (e, k, n, d) = (288, 8, 2048, 4096);
+    let g = experts(int4(128), [e, k, n, d], false);
+    let cost = |rows: u32| {
+        let bucket = bucket(rows);
+        kernel_cost(&g, &schedule(&g, &bucket).unwrap(), &bucket, &GFX1201)
+    };
+    let some = cost(512);
+    assert_eq!(some.traffic.tile_flops, 2 * e * 16 * n * d);
+    assert_eq!((some.traffic.weight_bytes, some.traffic.restream_bytes), (e * n * d / 2 + e * n * d / 128 * 2, 0));
+    assert_eq!(some.bound, Bound::Dram);
+    // Rows are gathered once for each choice and block of outputs, ids read by every workgroup.
+    let blocks = n / 64;
+    let ids = 512 * k * 4 * blocks * (e + 1);
+    let slots = e * 4 * blocks;
+    assert_eq!(some.traffic.reread_bytes, 512 * d * 2 * blocks * k + ids + slots);
+    // More rows than a block holds read the weights again.
+    let many = cost(4096);
+    assert_eq!(many.traffic.restream_bytes, many.traffic.weight_bytes);
+    // On lanes every pair streams its expert.
+    let mut lanes = schedule(&g, &bucket(512)).unwrap();
+    let Form::Tiles(t) = &lanes.form else { panic!() };
+    lanes.form = Form::Skinny(t.skinny.clone());
+    lanes.products = Products::Lanes;
+    let slow = kernel_cost(&g, &lanes, &bucket(512), &GFX1201);
+    assert!(slow.ns > 3 * some.ns, "{} and {}", slow.ns, some.ns);
 }

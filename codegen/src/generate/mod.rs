@@ -9,6 +9,7 @@ mod beside;
 mod blocks;
 mod delta;
 mod eval;
+mod experts;
 mod finish;
 mod groups;
 mod in_place;
@@ -22,6 +23,7 @@ mod select;
 mod skinny;
 mod state;
 mod sums;
+mod tile_lines;
 mod tiles;
 mod top_k;
 
@@ -91,6 +93,8 @@ struct Gen<'a> {
     row: Val,
     /// The workgroup's place in the grid of the section that is being formed; `None` if the launch has one section.
     place: Option<[Val; 3]>,
+    /// Head or choice whose outputs are formed, where it is not the workgroup's number along grid axis 1.
+    across: Option<Val>,
     /// Head axis that the scope fixes: its extent and number.
     head: Option<(u64, Val)>,
     /// Lanes that have an element.
@@ -119,6 +123,7 @@ pub fn generate(name: &str, g: &Graph, schedule: &Schedule, bucket: Bucket) -> R
         memo: vec![HashMap::new()],
         row,
         place: None,
+        across: None,
         head: None,
         mask: None,
         streams: BTreeSet::new(),
@@ -279,9 +284,23 @@ impl<'a> Gen<'a> {
         yes: impl FnOnce(&mut Self) -> Res<Val>,
         no: impl FnOnce(&mut Self) -> Res<Val>,
     ) -> Res<Val> {
+        let one = self.choose_all(cond, |g| Ok(vec![yes(g)?]), |g| Ok(vec![no(g)?]))?;
+        match one.first() {
+            Some(v) => Ok(*v),
+            None => self.fault(ValueId(0), "a choice without a value"),
+        }
+    }
+
+    /// `if cond { yes } else { no }`: as many values of the same types from both.
+    fn choose_all(
+        &mut self,
+        cond: Val,
+        yes: impl FnOnce(&mut Self) -> Res<Vec<Val>>,
+        no: impl FnOnce(&mut Self) -> Res<Vec<Val>>,
+    ) -> Res<Vec<Val>> {
         let mut b = std::mem::replace(&mut self.b, Builder::new("", 1));
         let cell = std::cell::RefCell::new(self);
-        let run = |b: &mut Builder, f: &mut dyn FnMut(&mut Gen<'a>) -> Res<Val>| {
+        let run = |b: &mut Builder, f: &mut dyn FnMut(&mut Gen<'a>) -> Res<Vec<Val>>| {
             let mut this = cell.borrow_mut();
             std::mem::swap(&mut this.b, b);
             let out = this.scoped(f);

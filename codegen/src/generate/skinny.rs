@@ -303,23 +303,6 @@ impl Gen<'_> {
         Ok(Lines { k, weight, row_len, row_bytes, weight_base, packed, x, x_bases, valid, wide })
     }
 
-    /// Slot of the expert that a row chose.
-    fn expert_slot(&mut self, args: &[ValueId], row: Val, choice: Val, slots: u64) -> Res<(Val, Val)> {
-        self.row = row;
-        let id = self.eval(args[1], &[Ix::uni(choice)])?;
-        let experts = self.dims(args[2])?[0];
-        let (low, high) = (self.is(Cmp::Ge, id, 0), self.is(Cmp::Lt, id, experts as i64));
-        let known = self.b.and(low, high);
-        let zero = self.b.i(0);
-        let safe = self.b.select(known, id, zero);
-        let (table, _) = self.leaf(args[2])?;
-        let slot = self.b.load_uniform(table, safe);
-        let (low, high) = (self.is(Cmp::Ge, slot, 0), self.is(Cmp::Lt, slot, slots as i64));
-        let inside = self.b.and(low, high);
-        let fine = self.b.and(inside, known);
-        Ok((self.b.select(fine, slot, zero), fine))
-    }
-
     fn operand_lines(&mut self, args: &[ValueId], dims: &[u64], span: &Span, choice: Val) -> Res<(Place, Vec<Val>)> {
         let leaf = strip_reshapes(self.g, args[0]);
         let per_row: u64 = dims.iter().product();
@@ -586,8 +569,8 @@ impl Gen<'_> {
                 .map(|((l, &i), &n)| match l {
                     Label::Out if n == 1 && segment.n == 1 => Ix::Const(0),
                     Label::Out => at,
-                    Label::Head => Ix::uni(self.group(1)),
-                    Label::Choice if segment.inner_choices.is_none() => Ix::uni(self.group(1)),
+                    Label::Head => Ix::uni(self.across()),
+                    Label::Choice if segment.inner_choices.is_none() => Ix::uni(self.across()),
                     _ => i,
                 })
                 .collect();

@@ -2,44 +2,35 @@
 //!
 //! Rounds of `step` inputs: while the waves multiply what one half of workgroup memory holds, the next inputs are on
 //! their way to the other. Rows and outputs past the end repeat the last one and are not stored; inputs past the end are
-//! zeros. The sums pass through workgroup memory too, after which the epilogue has one output a lane, as in skinny form.
+//! zeros. Levels of int4 weights are multiplied as bf16, exactly; each round's sums are then scaled and added in f32, as the
+//! runs of lanes are: accumulators of whole groups beside them would spill. The sums pass through workgroup memory too, after which the epilogue has one output a lane, as in skinny form.
 
 use std::collections::HashMap;
 
 use unglue_ir::graph::ValueId;
-use unglue_passes::schedule::{Segment, Tiles, strip_reshapes};
+use unglue_ir::op::Op;
+use unglue_passes::schedule::{Over, Segment, Tiles, strip_reshapes};
 
+use super::experts::{Chosen, ListArrays};
 use super::index::Ix;
+use super::tile_lines::{Fetched, Lie, Lines, PAD, Source, Taken, VECTOR};
 use super::{Gen, Kept, Res, Stream};
-use crate::kp::{Addr, Bin, Bound, Cmp, LANES, Mem, Place, Side, TILE, TileAt, Val};
+use crate::kp::{Addr, Bin, Bound, Cmp, Conv, LANES, Mem, Place, Side, TILE, TileAt, Val};
 
-/// Elements between the ends of a line of operands and the next: rows that start in different banks.
-const PAD: u32 = 8;
 /// Elements of a line of sums: the outputs that lanes take at a time, and the same.
 const SUMS_PITCH: u32 = LANES + 4;
-/// Most elements that a lane loads at once.
-const VECTOR: u64 = 8;
+/// Sums of a wave that are in workgroup memory at once, of one contraction.
+const SUMS: u32 = TILE * SUMS_PITCH;
 
 /// Workgroup memory of a kernel.
 struct Arrays {
     x: Place,
-    /// One array for each contraction that meets others in an output.
+    /// One array for each contraction that meets others in an output, and one for its scales if it has them.
     w: Vec<Place>,
-    sums: Place,
-}
-
-/// Lines of an operand: how they come from a buffer to workgroup memory.
-struct Lines {
-    from: Place,
-    to: Place,
-    k: u64,
-    /// Elements of both halves of `to`, each.
-    half: u32,
-    /// First element of the block (i64).
-    base: Val,
-    /// For each load of a lane: its element behind `base`, its place in a half, and its input.
-    loads: Vec<[Val; 3]>,
-    vector: u64,
+    scales: Vec<Place>,
+    /// f32. `None`: the bits of the sums take the place of the weights, which are words then.
+    sums: Option<Place>,
+    list: Option<ListArrays>,
 }
 
 /// A workgroup's block.
@@ -47,34 +38,65 @@ struct Block<'t> {
     form: &'t Tiles,
     segment: &'t Segment,
     arrays: &'t Arrays,
-    /// First row, and rows of the step.
-    rows: [Val; 2],
+    rows: Rows,
+    /// Matrix of the weights: an expert's slot, or a head.
+    matrix: Option<Val>,
     /// First output.
     n0: Val,
+}
+
+/// The rows of a block.
+#[derive(Clone, Copy)]
+enum Rows {
+    /// Those of the step from `first` on.
+    Step { first: Val, end: Val },
+    /// Those that a list names.
+    Listed { list: Place, left: Val, choices: u64 },
+}
+
+/// Operands of a block's contractions.
+struct Operands {
+    x: Lines,
+    w: Vec<Lines>,
 }
 
 impl Gen<'_> {
     pub fn tiles_form(&mut self, t: &Tiles) -> Res<()> {
         let arrays = self.tile_arrays(t)?;
-        let (end, block, line) = (self.row_count(), self.group(0), self.group(1));
+        if let Over::Experts { .. } = t.over {
+            return self.tile_segments(t, |g, segment, n0| g.expert_blocks(t, segment, &arrays, n0));
+        }
+        let (end, line) = (self.row_count(), self.group(1));
         let per = self.b.i(i64::from(t.rows));
-        let row0 = self.b.mul(line, per);
-        let here = self.b.cmp(Cmp::Lt, row0, end);
+        let first = self.b.mul(line, per);
+        let matrix = matches!(t.over, Over::Heads(_)).then(|| self.group(2));
+        let here = self.b.cmp(Cmp::Lt, first, end);
+        self.across = matrix;
         self.when(here, |g| {
-            let mut start = 0;
-            for segment in &t.skinny.segments {
-                let blocks = t.blocks(segment);
-                let mine = g.in_range(block, start, start + blocks);
-                let first = g.b.i(start as i64);
-                g.when(mine, |g| {
-                    let (local, per) = (g.b.sub(block, first), g.b.i(i64::from(t.outputs)));
-                    let n0 = g.b.mul(local, per);
-                    g.tile_block(&Block { form: t, segment, arrays: &arrays, rows: [row0, end], n0 })
-                })?;
-                start += blocks;
-            }
-            Ok(())
-        })
+            g.tile_segments(t, |g, segment, n0| {
+                let rows = Rows::Step { first, end };
+                g.tile_block(&Block { form: t, segment, arrays: &arrays, rows, matrix, n0 }, None)
+            })
+        })?;
+        self.across = None;
+        Ok(())
+    }
+
+    /// Runs `f` with the segment and the first output that the workgroup has along grid axis 0.
+    fn tile_segments(&mut self, t: &Tiles, f: impl Fn(&mut Self, &Segment, Val) -> Res<()>) -> Res<()> {
+        let (block, mut start) = (self.group(0), 0);
+        for segment in &t.skinny.segments {
+            let blocks = t.blocks(segment);
+            let mine = self.in_range(block, start, start + blocks);
+            let first = self.b.i(start as i64);
+            self.when(mine, |g| {
+                let (local, per) = (g.b.sub(block, first), g.b.i(i64::from(t.outputs)));
+                let n0 = g.b.mul(local, per);
+                f(g, segment, n0)
+            })?;
+            start += blocks;
+        }
+        Ok(())
     }
 
     fn tile_arrays(&mut self, t: &Tiles) -> Res<Arrays> {
@@ -85,211 +107,296 @@ impl Gen<'_> {
         let mem = self.mem(strip_reshapes(self.g, self.g.node(*first).args[0]))?;
         let zipped = segments.iter().map(|s| s.anchors.len()).max().unwrap_or(1);
         let line = u64::from(t.step + PAD);
-        let x = self.b.shared("x", mem, 2 * u64::from(t.rows) * line);
-        let w = (0..zipped).map(|i| self.b.shared(&format!("w{i}"), mem, 2 * u64::from(t.outputs) * line)).collect();
-        let each = u64::from(self.b.waves()) * zipped as u64 * u64::from(TILE * SUMS_PITCH);
-        let sums = self.b.shared("sums", Mem::F32, each);
-        Ok(Arrays { x, w, sums })
+        let (rows, outputs) = (u64::from(t.rows), u64::from(t.outputs));
+        let x = self.b.shared("x", mem, 2 * rows * line);
+        let sums = u64::from(self.b.waves() * SUMS);
+        let mut arrays = Arrays { x, w: vec![], scales: vec![], sums: None, list: None };
+        for i in 0..zipped {
+            let name = format!("w{i}");
+            if t.group.is_some() {
+                arrays.w.push(self.b.shared(&name, Mem::I32, (outputs * line).max(sums)));
+                arrays.scales.push(self.b.shared(&format!("scales{i}"), Mem::F32, 2 * outputs));
+            } else {
+                arrays.w.push(self.b.shared(&name, mem, 2 * outputs * line));
+            }
+        }
+        if t.group.is_none() {
+            arrays.sums = Some(self.b.shared("sums", Mem::F32, sums * zipped as u64));
+        }
+        if let Over::Experts { .. } = t.over {
+            arrays.list = Some(self.list_arrays(t.rows));
+        }
+        Ok(arrays)
     }
 
-    fn tile_block(&mut self, at: &Block) -> Res<()> {
-        let mut lines = Vec::new();
-        for (i, &anchor) in at.segment.anchors.iter().enumerate() {
-            let args = self.g.node(anchor).args.clone();
-            if i == 0 {
-                // Contractions that meet have one operand (the schedule's rule).
-                lines.push(self.row_lines(at, strip_reshapes(self.g, args[0]))?);
+    /// The blocks of rows that chose the workgroup's expert. An expert without a slot gives zeros, as ids that name none do.
+    fn expert_blocks(&mut self, t: &Tiles, segment: &Segment, arrays: &Arrays, n0: Val) -> Res<()> {
+        let (Over::Experts { experts, choices }, Some(lists), Some(&anchor)) =
+            (t.over, arrays.list, segment.anchors.first())
+        else {
+            return self.fault(ValueId(0), "no experts");
+        };
+        let args = self.g.node(anchor).args.clone();
+        let (ids, expert) = (self.leaf(strip_reshapes(self.g, args[1]))?.0, self.group(1));
+        let chosen = self.chosen(lists, (ids, choices), (expert, experts))?;
+        let slots = self.dims(args[3])?[0];
+        let (slot, valid) = self.slot_of_expert(&args, expert, slots)?;
+        let zero = self.b.i(0);
+        self.looped((zero, chosen.total, i64::from(t.rows)), &[], |g, first, _| {
+            let rows = g.expert_rows(t, &chosen, first, choices)?;
+            let block = Block { form: t, segment, arrays, rows, matrix: Some(slot), n0 };
+            g.tile_block(&block, Some(valid))?;
+            Ok(vec![])
+        })?;
+        self.across = None;
+        Ok(())
+    }
+
+    fn expert_rows(&mut self, t: &Tiles, chosen: &Chosen, first: Val, choices: u64) -> Res<Rows> {
+        // The block before has read its list and its operands.
+        self.b.barrier();
+        self.list_pairs(chosen, first)?;
+        self.b.barrier();
+        let (left, most) = (self.b.sub(chosen.total, first), self.b.i(i64::from(t.rows)));
+        let left = self.b.bin(Bin::Min, left, most);
+        Ok(Rows::Listed { list: chosen.list, left, choices })
+    }
+
+    /// Forms a block. `valid`: its matrix exists; sums are zeros and nothing is read otherwise.
+    fn tile_block(&mut self, at: &Block, valid: Option<Val>) -> Res<()> {
+        let sums = match valid {
+            None => self.block_sums_of(at)?,
+            Some(valid) => {
+                let tiles = at.segment.anchors.len() * (at.form.outputs / TILE) as usize;
+                self.choose_all(valid, |g| g.block_sums_of(at), |g| Ok(vec![g.b.tile_zero(); tiles]))?
             }
-            lines.push(self.weight_lines(at, strip_reshapes(self.g, args[1]), i)?);
-        }
-        let sums = self.tile_sums(at, &lines)?;
+        };
         self.tile_epilogue(at, &sums)
     }
 
-    fn row_lines(&mut self, at: &Block, x: ValueId) -> Res<Lines> {
-        let (from, k) = (self.leaf(x)?.0, self.dims(x)?.iter().product());
-        let [row0, end] = at.rows;
-        self.tile_lines(at.form, (from, at.arrays.x), k, (at.form.rows, row0, end))
+    fn block_sums_of(&mut self, at: &Block) -> Res<Vec<Val>> {
+        let Some(first) = at.segment.anchors.first() else { return self.fault(ValueId(0), "no contraction") };
+        // Contractions that meet have one operand (the schedule's rule).
+        let x = self.row_lines(at, *first)?;
+        let numbered = at.segment.anchors.iter().enumerate();
+        let w = numbered.map(|(i, anchor)| self.weight_lines(at, *anchor, i)).collect::<Res<Vec<_>>>()?;
+        self.tile_sums(at, &Operands { x, w })
     }
 
-    fn weight_lines(&mut self, at: &Block, w: ValueId, number: usize) -> Res<Lines> {
-        let ((from, mem), shape) = (self.leaf(w)?, self.dims(w)?);
-        let k = *shape.last().unwrap_or(&1);
-        if let (Place::Buffer(param), true) = (from, k.is_multiple_of(VECTOR)) {
+    fn row_lines(&mut self, at: &Block, anchor: ValueId) -> Res<Lines> {
+        let x = self.g.node(anchor).args[0];
+        let dims = self.dims(x)?;
+        let (all, k) = (dims.iter().product(), *dims.last().unwrap_or(&1));
+        let (from, _) = self.leaf(strip_reshapes(self.g, x))?;
+        let (pitch, start, lines) = match at.rows {
+            Rows::Step { first, end } => {
+                let start = at.matrix.map(|head| self.scaled(head, k));
+                (all, start, Taken::Range { first, end })
+            }
+            // Rows of one operand for all choices, or one for each.
+            Rows::Listed { list, left, choices } => {
+                let choices = if dims.len() == 1 { choices } else { 1 };
+                (k, None, Taken::Listed { pairs: list, left, choices })
+            }
+        };
+        let source = Source { from, start, pitch, k, lie: Lie::Along };
+        Ok(self.tile_lines(at.form, &source, at.arrays.x, (at.form.rows, lines)))
+    }
+
+    fn weight_lines(&mut self, at: &Block, anchor: ValueId, number: usize) -> Res<Lines> {
+        let (g, t) = (self.g, at.form);
+        let node = g.node(anchor);
+        let across = matches!(node.op, Op::BatchMatMul { transposed: true, .. });
+        let Some(w) = node.args.last().map(|w| strip_reshapes(g, *w)) else { return self.fault(anchor, "no weight") };
+        let ((from, mem), (n, k)) = (self.leaf(w)?, (at.segment.n, *self.dims(node.args[0])?.last().unwrap_or(&1)));
+        let packed = self.iface.scales(&mut self.b, g, w);
+        let (lie, pitch) = match packed {
+            Some(_) => (Lie::Packed, k / 8),
+            None if across => (Lie::Across(n), k),
+            None => (Lie::Along, k),
+        };
+        if let (Place::Buffer(param), Lie::Along, true) = (from, lie, k.is_multiple_of(VECTOR)) {
             self.streams.insert(Stream { param, row_bytes: k * mem.bytes() });
         }
-        let (end, Some(&to)) = (self.b.i(at.segment.n as i64), at.arrays.w.get(number)) else {
+        let (end, Some(&to)) = (self.b.i(n as i64), at.arrays.w.get(number)) else {
             return self.fault(w, "more weights than arrays");
         };
-        self.tile_lines(at.form, (from, to), k, (at.form.outputs, at.n0, end))
-    }
-
-    /// Deals the elements of `count` lines from `first` on, of those below `end`, to the lanes of all waves.
-    fn tile_lines(
-        &mut self,
-        t: &Tiles,
-        (from, to): (Place, Place),
-        k: u64,
-        (count, first, end): (u32, Val, Val),
-    ) -> Res<Lines> {
-        let vector = [VECTOR, 4, 2, 1].into_iter().find(|v| k.is_multiple_of(*v)).unwrap_or(1);
-        let a_line = u64::from(t.step) / vector;
-        let threads = u64::from(self.b.waves() * LANES);
-        let base = self.scaled(first, k);
-        let (wave, lane, width) = (self.b.wave(), self.b.lane(), self.b.i(i64::from(LANES)));
-        let start = self.b.mul(wave, width);
-        let thread = self.b.add(start, lane);
-        let (one, length, pitch) = (self.b.i(1), self.b.i(k as i64), self.b.i(i64::from(t.step + PAD)));
-        let last = self.b.sub(end, one);
-        let last = self.b.sub(last, first);
-        let mut loads = Vec::new();
-        for i in 0..(u64::from(count) * a_line).div_ceil(threads) {
-            let ahead = self.b.i((i * threads) as i64);
-            let number = self.b.add(thread, ahead);
-            let (shift, low) = (self.b.i(i64::from(a_line.trailing_zeros())), self.b.i(a_line as i64 - 1));
-            let (line, place) = (self.b.bin(Bin::Lshr, number, shift), self.b.and(number, low));
-            let (known, vector) = (self.b.bin(Bin::Min, line, last), self.b.i(vector as i64));
-            let input = self.b.mul(place, vector);
-            let (element, there) = (self.b.mul(known, length), self.b.mul(line, pitch));
-            loads.push([self.b.add(element, input), self.b.add(there, input), input]);
+        let block = (t.outputs, Taken::Range { first: at.n0, end });
+        let start = at.matrix.map(|m| self.scaled(m, n * pitch));
+        let mut lines = self.tile_lines(t, &Source { from, start, pitch, k, lie }, to, block);
+        if let (Some((from, group)), Some(&to)) = (packed, at.arrays.scales.get(number)) {
+            let pitch = k / u64::from(group);
+            let start = at.matrix.map(|m| self.scaled(m, n * pitch));
+            let source = Source { from, start, pitch, k, lie: Lie::Along };
+            lines.scales = Some(self.tile_scales(&source, u64::from(group), to, block));
         }
-        Ok(Lines { from, to, k, half: count * (t.step + PAD), base, loads, vector })
-    }
-
-    /// Loads the round of inputs from `k` on.
-    fn tile_fetch(&mut self, lines: &Lines, step: u32, k: Val) -> Vec<Val> {
-        let wide = self.b.wide(k);
-        let base = self.b.bin(Bin::Add, lines.base, wide);
-        let end = self.b.i(lines.k as i64);
-        let mut out = Vec::new();
-        for &[element, _, input] in &lines.loads {
-            let bound = if lines.k.is_multiple_of(u64::from(step)) {
-                Bound::All
-            } else {
-                let at = self.b.add(k, input);
-                Bound::Mask(self.b.cmp(Cmp::Lt, at, end))
-            };
-            out.push(self.b.load(lines.from, Addr::Lanes { base, index: element }, bound, lines.vector as u8));
-        }
-        out
-    }
-
-    fn tile_put(&mut self, lines: &Lines, half: Val, values: &[Val]) {
-        let size = self.b.i(i64::from(lines.half));
-        let base = self.b.mul(half, size);
-        for (&[_, there, _], &value) in lines.loads.iter().zip(values) {
-            self.b.store(lines.to, Addr::Lanes { base, index: there }, Bound::All, value);
-        }
+        Ok(lines)
     }
 
     /// Sums of the wave's rows: for each contraction, its tiles along the outputs.
-    fn tile_sums(&mut self, at: &Block, lines: &[Lines]) -> Res<Vec<Vec<Val>>> {
-        let step = at.form.step;
-        let k = lines.first().map_or(0, |l| l.k);
-        let (zero, one) = (self.b.i(0), self.b.i(1));
-        for l in lines {
-            let first = self.tile_fetch(l, step, zero);
-            self.tile_put(l, zero, &first);
-        }
+    fn tile_sums(&mut self, at: &Block, o: &Operands) -> Res<Vec<Val>> {
+        let step = i64::from(at.form.step);
+        let zero = self.b.i(0);
+        let first = self.fetch_all(at, o, zero);
+        self.put_all(o, zero, &first);
         self.b.barrier();
-        let across = (at.form.outputs / TILE) as usize;
         let nothing = self.b.tile_zero();
-        let mut sums = vec![nothing; at.segment.anchors.len() * across];
-        let rounds = k.div_ceil(u64::from(step)).max(1);
-        if rounds > 1 {
-            let end = self.b.i(((rounds - 1) * u64::from(step)) as i64);
-            sums = self.looped((zero, end, i64::from(step)), &sums, |g, k, sums| {
-                let (ahead, shift) = (g.b.i(i64::from(step)), g.b.i(i64::from(step.trailing_zeros())));
+        let mut sums = vec![nothing; at.segment.anchors.len() * (at.form.outputs / TILE) as usize];
+        let behind = (o.x.k.div_ceil(u64::from(at.form.step)).max(1) as i64 - 1) * step;
+        if behind > 0 {
+            let end = self.b.i(behind);
+            sums = self.looped((zero, end, step), &sums, |g, k, sums| {
+                let (one, ahead) = (g.b.i(1), g.b.i(step));
                 let next = g.b.add(k, ahead);
-                let round = g.b.bin(Bin::Lshr, k, shift);
-                let half = g.b.and(round, one);
+                let fetched = g.fetch_all(at, o, next);
+                let half = g.half_of(k, step);
+                let sums = g.round_of_rows(at, o, half, sums)?;
                 let other = g.b.sub(one, half);
-                let fetched: Vec<Vec<Val>> = lines.iter().map(|l| g.tile_fetch(l, step, next)).collect();
-                let sums = g.tile_round(at, lines, half, sums);
-                lines.iter().zip(&fetched).for_each(|(l, values)| g.tile_put(l, other, values));
+                g.put_all(o, other, &fetched);
                 g.b.barrier();
                 Ok(sums)
             })?;
         }
-        let half = self.b.i(((rounds - 1) % 2) as i64);
-        let sums = self.tile_round(at, lines, half, &sums);
-        Ok(sums.chunks(across).map(<[Val]>::to_vec).collect())
+        let last = self.b.i(behind);
+        let half = self.half_of(last, step);
+        self.round_of_rows(at, o, half, &sums)
     }
 
-    /// Adds the products of one half of workgroup memory.
-    fn tile_round(&mut self, at: &Block, lines: &[Lines], half: Val, sums: &[Val]) -> Vec<Val> {
-        let pitch = at.form.step + PAD;
+    /// Which half of workgroup memory holds the round that starts at k.
+    fn half_of(&mut self, k: Val, step: i64) -> Val {
+        if let Some(k) = self.b.known_int(k) {
+            return self.b.i(i64::from(k) / step % 2);
+        }
+        let (one, shift) = (self.b.i(1), self.b.i(i64::from(step.trailing_zeros())));
+        let number = self.b.bin(Bin::Lshr, k, shift);
+        self.b.and(number, one)
+    }
+
+    fn fetch_all(&mut self, at: &Block, o: &Operands, k: Val) -> Vec<Fetched> {
+        std::iter::once(&o.x).chain(&o.w).map(|l| self.tile_fetch(l, at.form.step, k)).collect()
+    }
+
+    fn put_all(&mut self, o: &Operands, half: Val, fetched: &[Fetched]) {
+        std::iter::once(&o.x).chain(&o.w).zip(fetched).for_each(|(l, fetched)| self.tile_put(l, half, fetched));
+    }
+
+    /// Adds the products of one half, in waves that have rows.
+    fn round_of_rows(&mut self, at: &Block, o: &Operands, half: Val, sums: &[Val]) -> Res<Vec<Val>> {
+        let Rows::Listed { left, .. } = at.rows else { return Ok(self.tile_round(at, o, half, sums)) };
+        let (wave, stripe) = (self.b.wave(), self.b.i(i64::from(TILE)));
+        let first = self.b.mul(wave, stripe);
+        let here = self.b.cmp(Cmp::Lt, first, left);
+        self.choose_all(here, |g| Ok(g.tile_round(at, o, half, sums)), |_| Ok(sums.to_vec()))
+    }
+
+    /// Adds the products of one half of workgroup memory; those of int4 levels are summed over the round and scaled first.
+    fn tile_round(&mut self, at: &Block, o: &Operands, half: Val, sums: &[Val]) -> Vec<Val> {
         let mut sums = sums.to_vec();
-        let across = (at.form.outputs / TILE) as usize;
-        let wave = self.b.wave();
-        for depth in (0..at.form.step).step_by(TILE as usize) {
-            let tile = |g: &mut Self, side, l: &Lines, line: Val| {
-                let (size, pitch_v) = (g.b.i(i64::from(l.half)), g.b.i(i64::from(pitch)));
-                let (start, first) = (g.b.mul(half, size), g.b.mul(line, pitch_v));
-                let depth = g.b.i(i64::from(depth));
-                let base = g.b.add(start, first);
-                let base = g.b.add(base, depth);
-                g.b.tile_load(TileAt { side, from: l.to, base, pitch, lines: None, depth: None })
-            };
-            let Some((x, weights)) = lines.split_first() else { continue };
-            let stripe = self.b.i(i64::from(TILE));
-            let row = self.b.mul(wave, stripe);
-            let a = tile(self, Side::A, x, row);
-            for (w, sums) in weights.iter().zip(sums.chunks_mut(across)) {
-                for (n, sum) in sums.iter_mut().enumerate() {
-                    let line = self.b.i((n as u32 * TILE).into());
-                    let b = tile(self, Side::B, w, line);
-                    *sum = self.b.tile_mma(a, b, *sum);
+        let (across, depths) = ((at.form.outputs / TILE) as usize, at.form.step / TILE);
+        let (wave, stripe) = (self.b.wave(), self.b.i(i64::from(TILE)));
+        let row = self.b.mul(wave, stripe);
+        if at.form.group.is_none() {
+            for depth in 0..depths {
+                let a = self.tile_at(Side::A, &o.x, half, (row, depth));
+                for (w, sums) in o.w.iter().zip(sums.chunks_mut(across)) {
+                    for (n, sum) in sums.iter_mut().enumerate() {
+                        let line = self.b.i((n as u32 * TILE).into());
+                        let b = self.tile_at(Side::B, w, half, (line, depth));
+                        *sum = self.b.tile_mma(a, b, *sum);
+                    }
                 }
+            }
+            return sums;
+        }
+        // One tile after the other: the sums of a round are short-lived, beside those of all rounds.
+        let rows: Vec<Val> = (0..depths).map(|depth| self.tile_at(Side::A, &o.x, half, (row, depth))).collect();
+        for (w, sums) in o.w.iter().zip(sums.chunks_mut(across)) {
+            for (n, sum) in sums.iter_mut().enumerate() {
+                let line = self.b.i((n as u32 * TILE).into());
+                let mut own = self.b.tile_zero();
+                for (depth, &a) in (0..).zip(&rows) {
+                    let b = self.tile_at(Side::B, w, half, (line, depth));
+                    own = self.b.tile_mma(a, b, own);
+                }
+                *sum = self.scaled_sum(w, half, line, (own, *sum));
             }
         }
         sums
     }
 
-    /// Hands the sums to the lanes, 32 outputs of each of the wave's rows at a time.
-    fn tile_epilogue(&mut self, at: &Block, sums: &[Vec<Val>]) -> Res<()> {
-        let each = TILE * SUMS_PITCH;
-        let (wave, stripe, [row0, end]) = (self.b.wave(), self.b.i(i64::from(TILE)), at.rows);
-        let size = self.b.i(i64::from(each) * sums.len() as i64);
+    /// The tile of 16 lines from `line` on, at the depth of so many tiles of the round.
+    fn tile_at(&mut self, side: Side, l: &Lines, half: Val, (line, depth): (Val, u32)) -> Val {
+        let (size, pitch) = (self.b.i(i64::from(l.half)), self.b.i(i64::from(l.pitch)));
+        let (start, first) = (self.b.mul(half, size), self.b.mul(line, pitch));
+        let depth = self.b.i(i64::from(depth * TILE));
+        let base = self.b.add(start, first);
+        let base = self.b.add(base, depth);
+        self.b.tile_load(TileAt { side, from: l.to, base, pitch: l.pitch, lines: None, depth: None })
+    }
+
+    /// `onto` and a round's sums times the scales of the outputs from `line` on.
+    fn scaled_sum(&mut self, w: &Lines, half: Val, line: Val, (sums, onto): (Val, Val)) -> Val {
+        let Some(scales) = &w.scales else { return onto };
+        let size = self.b.i(i64::from(scales.lines));
+        let start = self.b.mul(half, size);
+        let base = self.b.add(start, line);
+        self.b.tile_fma(sums, scales.to, base, onto)
+    }
+
+    /// Where the wave's sums of contraction `number` stand.
+    fn sums_place(&mut self, at: &Block, number: usize) -> Res<(Place, Val)> {
+        let (all, own, place) = match (at.arrays.sums, at.arrays.w.get(number)) {
+            (Some(sums), _) => (at.segment.anchors.len() as u32, number as u32, sums),
+            (None, Some(w)) => (1, 0, *w),
+            (None, None) => return self.fault(ValueId(0), "no place for sums"),
+        };
+        let (wave, size, ahead) = (self.b.wave(), self.b.i(i64::from(all * SUMS)), self.b.i(i64::from(own * SUMS)));
         let own = self.b.mul(wave, size);
-        let ahead = self.b.mul(wave, stripe);
-        let row0 = self.b.add(row0, ahead);
-        let left = self.b.sub(end, row0);
-        let left = self.b.bin(Bin::Min, left, stripe);
-        let per = (LANES / TILE) as usize;
+        Ok((place, self.b.add(own, ahead)))
+    }
+
+    /// Hands the sums to the lanes, 32 outputs of each of the wave's rows at a time.
+    fn tile_epilogue(&mut self, at: &Block, sums: &[Val]) -> Res<()> {
+        let (across, per) = ((at.form.outputs / TILE) as usize, (LANES / TILE) as usize);
         for part in 0..at.form.outputs / LANES {
-            if part > 0 {
+            if part > 0 || at.arrays.sums.is_none() {
                 self.b.barrier();
             }
-            for (a, tiles) in sums.iter().enumerate() {
+            for (number, tiles) in sums.chunks(across).enumerate() {
+                let (place, own) = self.sums_place(at, number)?;
                 for (i, &tile) in tiles.iter().skip(part as usize * per).take(per).enumerate() {
-                    let to = self.b.i(i64::from(each) * a as i64 + i64::from(TILE) * i as i64);
-                    let base = self.b.add(own, to);
-                    self.b.tile_store(at.arrays.sums, base, SUMS_PITCH, tile);
+                    let ahead = self.b.i(i64::from(TILE) * i as i64);
+                    let base = self.b.add(own, ahead);
+                    self.b.tile_store(place, base, SUMS_PITCH, tile);
                 }
             }
             self.b.barrier();
             let ahead = self.b.i(i64::from(part * LANES));
             let n0 = self.b.add(at.n0, ahead);
             let inside = self.is(Cmp::Lt, n0, at.segment.n as i64);
-            self.when(inside, |g| g.tile_rows(at, n0, (own, row0, left)))?;
+            self.when(inside, |g| g.tile_rows(at, n0))?;
         }
         Ok(())
     }
 
-    /// The epilogue of `left` rows from `row0` on, whose sums stand from `own` on.
-    fn tile_rows(&mut self, at: &Block, n0: Val, (own, row0, left): (Val, Val, Val)) -> Res<()> {
-        let zero = self.b.i(0);
+    /// The epilogue of the wave's rows.
+    fn tile_rows(&mut self, at: &Block, n0: Val) -> Res<()> {
+        let (zero, wave, stripe) = (self.b.i(0), self.b.wave(), self.b.i(i64::from(TILE)));
+        let ahead = self.b.mul(wave, stripe);
+        let (first, left) = match at.rows {
+            Rows::Step { first, end } => {
+                let first = self.b.add(first, ahead);
+                (first, self.b.sub(end, first))
+            }
+            Rows::Listed { left, .. } => (ahead, self.b.sub(left, ahead)),
+        };
+        let left = self.b.bin(Bin::Min, left, stripe);
         let outer = self.mask;
         self.looped((zero, left, 1), &[], |g, r, _| {
-            g.row = g.b.add(row0, r);
-            let pitch = g.b.i(i64::from(SUMS_PITCH));
-            let line = g.b.mul(r, pitch);
-            let base = g.b.add(own, line);
-            for (a, &anchor) in at.segment.anchors.iter().enumerate() {
-                let to = g.b.i(i64::from(TILE * SUMS_PITCH) * a as i64);
-                let base = g.b.add(base, to);
-                let sum = g.b.load(at.arrays.sums, Addr::Contig { base }, Bound::All, 1);
+            let row = g.b.add(first, r);
+            g.take_row(at, row);
+            for (number, &anchor) in at.segment.anchors.iter().enumerate() {
+                let sum = g.sum_of_row(at, number, r)?;
                 g.kept.insert(anchor, Kept::Lane(vec![sum]));
             }
             let here = Ix::Seq { base: n0, aligned: true };
@@ -304,5 +411,27 @@ impl Gen<'_> {
             out.map(|()| vec![])
         })?;
         Ok(())
+    }
+
+    /// Makes a row of the block the one that is formed: by its number in the step, or its place in the list.
+    fn take_row(&mut self, at: &Block, row: Val) {
+        let Rows::Listed { list, choices, .. } = at.rows else {
+            self.row = row;
+            return;
+        };
+        let pair = self.b.load_uniform(list, row);
+        let choices = self.b.i(choices as i64);
+        self.row = self.b.div(pair, choices);
+        self.across = Some(self.b.rem(pair, choices));
+    }
+
+    /// The sums of the wave's row r, an output a lane.
+    fn sum_of_row(&mut self, at: &Block, number: usize, r: Val) -> Res<Val> {
+        let (place, own) = self.sums_place(at, number)?;
+        let pitch = self.b.i(i64::from(SUMS_PITCH));
+        let line = self.b.mul(r, pitch);
+        let base = self.b.add(own, line);
+        let sum = self.b.load(place, Addr::Contig { base }, Bound::All, 1);
+        Ok(if at.arrays.sums.is_some() { sum } else { self.b.conv(Conv::BitsF32, sum) })
     }
 }

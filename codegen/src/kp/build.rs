@@ -67,7 +67,7 @@ impl Builder {
     }
 
     fn emit(&mut self, expr: Expr, ty: Ty) -> Val {
-        let pure = !matches!(expr, Expr::Load { .. } | Expr::TileLoad(_));
+        let pure = !matches!(expr, Expr::Load { .. } | Expr::TileLoad(_) | Expr::TileFma { .. });
         if pure && let Some(v) = self.known.iter().rev().find_map(|k| k.get(&expr)) {
             return *v;
         }
@@ -292,6 +292,11 @@ impl Builder {
         self.emit(Expr::TileZero, Ty::Tile(Tile::Sum))
     }
 
+    /// `onto` plus sums times the scales of their columns, from `base` on.
+    pub fn tile_fma(&mut self, sums: Val, scales: Place, base: Val, onto: Val) -> Val {
+        self.emit(Expr::TileFma { sums, scales, base, onto }, Ty::Tile(Tile::Sum))
+    }
+
     /// An operand tile of bf16 unless its place holds f16.
     pub fn tile_load(&mut self, at: TileAt) -> Val {
         let half = Half::of(self.mem(at.from)).unwrap_or(Half::Bf16);
@@ -358,24 +363,25 @@ impl Builder {
         done
     }
 
-    /// `if cond { a } else { b }` as a value of one type.
+    /// `if cond { a } else { b }` as values; both give as many, of the same types.
     pub fn choose<E>(
         &mut self,
         cond: Val,
-        a: impl FnOnce(&mut Self) -> Result<Val, E>,
-        b: impl FnOnce(&mut Self) -> Result<Val, E>,
-    ) -> Result<Val, E> {
+        a: impl FnOnce(&mut Self) -> Result<Vec<Val>, E>,
+        b: impl FnOnce(&mut Self) -> Result<Vec<Val>, E>,
+    ) -> Result<Vec<Val>, E> {
         self.open();
-        let then_value = a(self);
+        let then_values = a(self);
         let then = self.close();
         self.open();
-        let other_value = b(self);
+        let other_values = b(self);
         let otherwise = self.close();
-        let (x, y) = (then_value?, other_value?);
-        let result = self.fresh(self.ty(x));
-        let results = vec![IfResult { result, then: x, otherwise: y }];
+        let pairs = then_values?.into_iter().zip(other_values?);
+        let results: Vec<IfResult> =
+            pairs.map(|(x, y)| IfResult { result: self.fresh(self.ty(x)), then: x, otherwise: y }).collect();
+        let values = results.iter().map(|r| r.result).collect();
         self.push(Stmt::If { cond, then, otherwise, results });
-        Ok(result)
+        Ok(values)
     }
 
     /// `for i in (start..end).step_by(step)` with carried values; returns their last versions.

@@ -262,6 +262,14 @@ pub enum Expr {
     TileLoad(TileAt),
     /// A times B plus a tile of sums, in this order; A and B have one element type.
     TileMma([Val; 3]),
+    /// Sums times a scale for each column, plus `onto`, with one rounding an element: what a block-scaled weight needs.
+    TileFma {
+        sums: Val,
+        /// A place of f32; column c's scale is at `base + c` (uniform i32 or i64).
+        scales: Place,
+        base: Val,
+        onto: Val,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -274,7 +282,7 @@ pub enum Stmt {
         bound: Bound,
         value: Val,
     },
-    /// Sums go to shared memory of f32: row r, column c to `base + r * pitch + c`.
+    /// Sums go to shared memory of f32, or their bits to one of i32: row r, column c to `base + r * pitch + c`.
     TileStore {
         to: Place,
         /// Uniform i32 or i64.

@@ -28,6 +28,7 @@ impl Expr {
             Self::Fma(a, b, c) | Self::Select(a, b, c) => list.extend([*a, *b, *c]),
             Self::TileLoad(at) => list.extend(at.operands()),
             Self::TileMma(parts) => list.extend(parts),
+            Self::TileFma { sums, base, onto, .. } => list.extend([*sums, *base, *onto]),
             Self::Pack(parts) => list.extend(parts),
             Self::Load { addr, bound, .. } => list.extend(addr.operands().chain(bound.operands())),
         }

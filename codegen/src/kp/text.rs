@@ -115,6 +115,9 @@ impl Display for Expr {
             Self::TileZero => f.write_str("tile-zero"),
             Self::TileLoad(at) => write!(f, "{at}"),
             Self::TileMma([a, b, c]) => write!(f, "tile-mma {a} {b} {c}"),
+            Self::TileFma { sums, scales, base, onto } => {
+                write!(f, "tile-fma {sums} {scales}[{base} + columns] {onto}")
+            }
         }
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! A tile is 16 x 16. Operands are *lines* of 16 elements that lie side by side in memory: line r of A is row r of the left
 //! operand, line c of B is column c of the right one, so that a weight `[N, K]` in row-major order gives both without a
-//! transposition. Sums are f32. Programs form tiles by [`super::Expr::TileZero`], [`super::Expr::TileLoad`] and
-//! [`super::Expr::TileMma`], carry them through loops and branches, and read them only through memory
-//! ([`super::Stmt::TileStore`]): no lane ever sees which elements it holds.
+//! transposition. Sums are f32. Programs form tiles by [`super::Expr::TileZero`], [`super::Expr::TileLoad`],
+//! [`super::Expr::TileMma`] and [`super::Expr::TileFma`], carry them through loops and branches, and read them only through
+//! memory ([`super::Stmt::TileStore`]): no lane ever sees which elements it holds.
 //!
 //! The sum inside a product and its roundings are the target's. A result is within `(d + 1) 2^-24 sum |x|` of the exact one,
 //! with d the number of products that were added one after the other.
@@ -42,9 +42,9 @@ pub enum Tile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TileAt {
     pub side: Side,
-    /// A place of bf16 or f16.
+    /// A place of bf16 or f16; or of i32, whose words hold two bf16 each, the first in the low half.
     pub from: Place,
-    /// Uniform i32 or i64.
+    /// Uniform i32 or i64, in operand elements.
     pub base: Val,
     /// Elements from a line to the next.
     pub pitch: u32,
@@ -62,13 +62,22 @@ impl TileAt {
 }
 
 impl Half {
-    /// The element type of a place that tiles load.
+    /// The format in memory.
+    #[must_use]
+    pub const fn mem(self) -> Mem {
+        match self {
+            Half::Bf16 => Mem::Bf16,
+            Half::F16 => Mem::F16,
+        }
+    }
+
+    /// The element type of tiles that are loaded from a place; words of i32 hold pairs of bf16.
     #[must_use]
     pub const fn of(mem: Mem) -> Option<Half> {
         match mem {
-            Mem::Bf16 => Some(Half::Bf16),
+            Mem::Bf16 | Mem::I32 => Some(Half::Bf16),
             Mem::F16 => Some(Half::F16),
-            Mem::F32 | Mem::I32 => None,
+            Mem::F32 => None,
         }
     }
 }

@@ -19,6 +19,19 @@ pub(super) fn expr_type(b: &Body<'_>, val: Val, expr: &Expr) -> Check<Ty> {
                 _ => Err(operands(b, val, expr, "give a tile A, a tile B of its element type, and a tile of sums")),
             }
         }
+        Expr::TileFma { sums, scales, base, onto } => {
+            let mem = loadable(b, val, *scales)?;
+            if mem != Mem::F32 {
+                let found = format!("{val} takes scales from {scales} of {mem}");
+                return broken("tile-place", found, "widen the scales to f32");
+            }
+            index_type(b, &format!("{val} = {expr}"), *base, true)?;
+            let sum = Ty::Tile(Tile::Sum);
+            if (b.used(*sums)?, b.used(*onto)?) == (sum, sum) {
+                return Ok(sum);
+            }
+            Err(operands(b, val, expr, "give two tiles of sums"))
+        }
         _ => Ok(Ty::Tile(Tile::Sum)),
     }
 }
@@ -27,7 +40,7 @@ fn load_type(b: &Body<'_>, val: Val, at: &TileAt) -> Check<Ty> {
     let mem = loadable(b, val, at.from)?;
     let Some(half) = Half::of(mem) else {
         let found = format!("{val} loads a tile from {} of {mem}", at.from);
-        return broken("tile-place", found, "load tiles from places of bf16 or f16");
+        return broken("tile-place", found, "load tiles from places of bf16, f16 or i32");
     };
     if at.pitch == 0 {
         return broken("tile-pitch", format!("{val} loads lines at one place"), "give the elements of a line");
@@ -43,9 +56,9 @@ fn load_type(b: &Body<'_>, val: Val, at: &TileAt) -> Check<Ty> {
 /// Checks a store of sums.
 pub(super) fn store_types(b: &Body<'_>, to: Place, base: Val, pitch: u32, tile: Val) -> Check<()> {
     let (mem, _) = b.place(to)?;
-    if !matches!(to, Place::Shared(_)) || mem != Mem::F32 {
+    if !matches!(to, Place::Shared(_)) || !matches!(mem, Mem::F32 | Mem::I32) {
         let found = format!("{tile} is stored to {to} of {mem}");
-        return broken("tile-place", found, "store tiles to workgroup memory of f32");
+        return broken("tile-place", found, "store tiles to workgroup memory of f32 or i32");
     }
     if pitch < TILE {
         let found = format!("{tile} is stored in rows of {pitch} elements");

@@ -46,7 +46,7 @@ pub(super) fn operands(b: &Body<'_>, val: Val, expr: &Expr, cure: &'static str) 
 
 /// The type that `expr` gives.
 pub(super) fn expr_type(b: &Body<'_>, val: Val, expr: &Expr) -> Check<Ty> {
-    if let Expr::TileZero | Expr::TileLoad(_) | Expr::TileMma(_) = expr {
+    if let Expr::TileZero | Expr::TileLoad(_) | Expr::TileMma(_) | Expr::TileFma { .. } = expr {
         return tile_typing::expr_type(b, val, expr);
     }
     for operand in expr.operands() {

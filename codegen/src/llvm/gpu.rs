@@ -170,6 +170,7 @@ impl Backend for Threads {
                 let parts = (e.op(*x)?, e.op(*y)?, e.op(*sums)?);
                 Ok((self.gpu.tiles.mma)(e, half, [&parts.0, &parts.1, &parts.2]))
             }
+            Expr::TileFma { sums, scales, base, onto } => gpu_tiles::fma(e, self.gpu, (*scales, *base), [*sums, *onto]),
             _ => Err(e.fault(format!("value {} has an unknown expression", val.0))),
         }
     }

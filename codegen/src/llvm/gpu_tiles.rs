@@ -40,7 +40,7 @@ pub(crate) fn zero() -> String {
 /// Lines and elements that do not exist are 0 and not accessed.
 pub(crate) fn load(e: &mut Emit<'_>, gpu: &Gpu, at: &TileAt) -> Result<String> {
     let (space, pointer, mem) = place_pointer(e, gpu, at.from)?;
-    let elem = mem_name(mem);
+    let elem = mem_name(Half::of(mem).map_or(mem, Half::mem));
     let (base_ty, base) = (e.ty(at.base)?, e.op(at.base)?);
     let first = e.ir.inst(format_args!("getelementptr {elem}, {space} {pointer}, {base_ty} {base}"));
     let runs = (gpu.tiles.runs)(e);
@@ -126,8 +126,8 @@ fn load_if(e: &mut Emit<'_>, ty: Lty, mask: &str, load: impl FnOnce(&mut Emit<'_
 }
 
 pub(crate) fn store(e: &mut Emit<'_>, gpu: &Gpu, to: Place, base: Val, pitch: u32, tile: Val) -> Result<()> {
-    let (space, pointer, mem) = place_pointer(e, gpu, to)?;
-    let elem = mem_name(mem);
+    let (space, pointer, _) = place_pointer(e, gpu, to)?;
+    let elem = "float";
     let (base_ty, base, tile) = (e.ty(base)?, e.op(base)?, e.op(tile)?);
     let first = e.ir.inst(format_args!("getelementptr {elem}, {space} {pointer}, {base_ty} {base}"));
     for (i, [row, column]) in (gpu.tiles.sums)(e).iter().enumerate() {
@@ -138,6 +138,28 @@ pub(crate) fn store(e: &mut Emit<'_>, gpu: &Gpu, to: Place, base: Val, pitch: u3
         e.ir.line(format_args!("store {elem} {sum}, {space} {ptr}, align 4"));
     }
     Ok(())
+}
+
+/// A lane loads the scale of each column that it has.
+pub(crate) fn fma(e: &mut Emit<'_>, gpu: &Gpu, (scales, base): (Place, Val), [sums, onto]: [Val; 2]) -> Result<String> {
+    let (space, pointer, _) = place_pointer(e, gpu, scales)?;
+    let (base_ty, base, sums, onto) = (e.ty(base)?, e.op(base)?, e.op(sums)?, e.op(onto)?);
+    let first = e.ir.inst(format_args!("getelementptr float, {space} {pointer}, {base_ty} {base}"));
+    let (mut parts, mut known): (Vec<String>, Option<(String, String)>) = (Vec::new(), None);
+    for [_, column] in (gpu.tiles.sums)(e) {
+        let scale = match known {
+            Some((at, scale)) if at == column => scale,
+            _ => {
+                let ptr = e.ir.inst(format_args!("getelementptr float, {space} {first}, i32 {column}"));
+                e.ir.inst(format_args!("load float, {space} {ptr}, align 4"))
+            }
+        };
+        parts.push(scale.clone());
+        known = Some((column, scale));
+    }
+    let scales = e.ir.build(SUMS, &parts);
+    let args = [&sums, &scales, &onto].map(|x| (SUMS.to_string(), x.clone()));
+    Ok(e.ir.call(SUMS, &format!("llvm.fma.{}", SUMS.suffix()), &args))
 }
 
 const _: () = assert!(EACH * crate::kp::LANES == TILE * TILE, "a wave holds a tile");

@@ -108,6 +108,7 @@ impl Backend for X86 {
             Expr::TileZero => Ok("zeroinitializer".to_owned()),
             Expr::TileLoad(at) => x86_tiles::load(self, e, at),
             Expr::TileMma(parts) => x86_tiles::mma(self, e, *parts),
+            Expr::TileFma { sums, scales, base, onto } => x86_tiles::fma(self, e, (*scales, *base), [*sums, *onto]),
             _ => Err(e.fault(format!("value {} has an unknown expression", val.0))),
         }
     }

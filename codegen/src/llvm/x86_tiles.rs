@@ -6,12 +6,14 @@ use super::pure::{mem_name, widen_text};
 use super::walk::{Emit, Result};
 use super::x86::X86;
 use super::x86_mem::place;
-use crate::kp::{Mem, Place, Side, TILE, TileAt, Val};
+use crate::kp::{Half, Mem, Place, Side, TILE, TileAt, Val};
 
 /// A tile of any kind.
 pub(crate) const TILE_TY: Lty = Lty::vector("float", TILE * TILE);
 /// One row of it.
 const ROW: Lty = Lty::vector("float", TILE);
+/// The intrinsic that tile functions share.
+const FMA: &str = "llvm.fma.v16f32";
 /// Functions of the lowering; no kernel has a name with a dot.
 const ATTRIBUTES: &str = "nounwind noinline \"no-builtins\"";
 
@@ -42,6 +44,7 @@ impl TileCode {
 
 pub(crate) fn load(b: &mut X86, e: &mut Emit<'_>, at: &TileAt) -> Result<String> {
     let (pointer, mem) = place(e, at.from)?;
+    let mem = Half::of(mem).map_or(mem, Half::mem);
     let name = format!(".tile_load_{}_{}", at.side, mem_name(mem));
     b.tiles.function(e, &name, || load_text(&name, at.side, mem));
     let slot = b.tiles.slot(e, 0);
@@ -55,6 +58,7 @@ pub(crate) fn load(b: &mut X86, e: &mut Emit<'_>, at: &TileAt) -> Result<String>
 
 pub(crate) fn mma(b: &mut X86, e: &mut Emit<'_>, parts: [Val; 3]) -> Result<String> {
     let name = ".tile_mma";
+    b.tiles.function(e, FMA, fma_declared);
     b.tiles.function(e, name, || mma_text(name));
     let mut slots = Vec::new();
     for (i, part) in parts.into_iter().enumerate() {
@@ -65,6 +69,27 @@ pub(crate) fn mma(b: &mut X86, e: &mut Emit<'_>, parts: [Val; 3]) -> Result<Stri
     e.ir.line(format_args!("call void @{name}({})", slots.join(", ")));
     let sums = b.tiles.slot(e, 2);
     Ok(e.ir.inst(format_args!("load {TILE_TY}, ptr {sums}, align 64")))
+}
+
+pub(crate) fn fma(
+    b: &mut X86,
+    e: &mut Emit<'_>,
+    (scales, base): (Place, Val),
+    [sums, onto]: [Val; 2],
+) -> Result<String> {
+    let name = ".tile_fma";
+    b.tiles.function(e, FMA, fma_declared);
+    b.tiles.function(e, name, || fma_text(name));
+    let (pointer, _) = place(e, scales)?;
+    let (base_ty, base) = (e.ty(base)?, e.op(base)?);
+    let first = e.ir.inst(format_args!("getelementptr float, ptr {pointer}, {base_ty} {base}"));
+    let (sums_at, onto_at) = (b.tiles.slot(e, 0), b.tiles.slot(e, 1));
+    for (part, slot) in [(sums, &sums_at), (onto, &onto_at)] {
+        let value = e.op(part)?;
+        e.ir.line(format_args!("store {TILE_TY} {value}, ptr {slot}, align 64"));
+    }
+    e.ir.line(format_args!("call void @{name}(ptr {sums_at}, ptr {first}, ptr {onto_at})"));
+    Ok(e.ir.inst(format_args!("load {TILE_TY}, ptr {onto_at}, align 64")))
 }
 
 pub(crate) fn store(e: &mut Emit<'_>, to: Place, base: Val, pitch: u32, tile: Val) -> Result<()> {
@@ -127,11 +152,14 @@ done:
     )
 }
 
+fn fma_declared() -> String {
+    format!("declare {ROW} @{FMA}({ROW}, {ROW}, {ROW})")
+}
+
 /// Adds the products of `a` and `b` to the sums, a row at a time.
 fn mma_text(name: &str) -> String {
     format!(
-        "declare {ROW} @llvm.fma.v{TILE}f32({ROW}, {ROW}, {ROW})
-define internal void @{name}(ptr noalias %a, ptr noalias %b, ptr noalias %sums) {ATTRIBUTES} {{
+        "define internal void @{name}(ptr noalias %a, ptr noalias %b, ptr noalias %sums) {ATTRIBUTES} {{
 entry:
   br label %row
 row:
@@ -151,12 +179,37 @@ depth:
   %kb = mul i32 %k, {TILE}
   %pb = getelementptr float, ptr %b, i32 %kb
   %y = load {ROW}, ptr %pb, align 64
-  %new = call {ROW} @llvm.fma.v{TILE}f32({ROW} %all, {ROW} %y, {ROW} %sum)
+  %new = call {ROW} @{FMA}({ROW} %all, {ROW} %y, {ROW} %sum)
   %k1 = add i32 %k, 1
   %more = icmp slt i32 %k1, {TILE}
   br i1 %more, label %depth, label %done
 done:
   store {ROW} %new, ptr %ps, align 64
+  %r1 = add i32 %r, 1
+  %again = icmp slt i32 %r1, {TILE}
+  br i1 %again, label %row, label %end
+end:
+  ret void
+}}"
+    )
+}
+
+/// Adds the sums times the scales of their columns to `onto`.
+fn fma_text(name: &str) -> String {
+    format!(
+        "define internal void @{name}(ptr noalias %sums, ptr noalias %scales, ptr noalias %onto) {ATTRIBUTES} {{
+entry:
+  %s = load {ROW}, ptr %scales, align 4
+  br label %row
+row:
+  %r = phi i32 [ 0, %entry ], [ %r1, %row ]
+  %first = mul i32 %r, {TILE}
+  %px = getelementptr float, ptr %sums, i32 %first
+  %py = getelementptr float, ptr %onto, i32 %first
+  %x = load {ROW}, ptr %px, align 64
+  %y = load {ROW}, ptr %py, align 64
+  %z = call {ROW} @{FMA}({ROW} %x, {ROW} %s, {ROW} %y)
+  store {ROW} %z, ptr %py, align 64
   %r1 = add i32 %r, 1
   %again = icmp slt i32 %r1, {TILE}
   br i1 %again, label %row, label %end

@@ -3,98 +3,17 @@
 use unglue_codegen::counts::{Class, Traffic};
 use unglue_codegen::emu::{EmuDevice, EmuOptions};
 use unglue_codegen::kp::{Addr, Elem, Expr, Param, Place, Stmt, Ty, Val};
-use unglue_ir::builder::Builder;
-use unglue_ir::graph::{Graph, ValueId};
-use unglue_ir::op::{Binary, Domain, Op};
-use unglue_ir::order::Order;
-use unglue_ir::types::{DType, Format, Packing, ScaleType, TensorType};
+use unglue_passes::schedule::Form;
 use unglue_runtime::{Code, Device};
 
-use super::bodies::{R, bin, f, input, swiglu_of, weight};
+use super::packed_bodies::{Experts, FORMATS, down, down_each, matmul, up};
 use super::{Made, all_buckets, run};
-
-const fn int4(group: u32, packing: Packing, scales: ScaleType) -> Format {
-    Format::Int4 { group, packing, scales }
-}
-
-/// As AutoRound writes them, and as compressed-tensors does.
-const FORMATS: [Format; 4] = [
-    int4(128, Packing::GptqColumns, ScaleType::F16),
-    int4(64, Packing::Rows, ScaleType::Bf16),
-    int4(32, Packing::GptqColumns, ScaleType::Bf16),
-    int4(32, Packing::Rows, ScaleType::F16),
-];
-
-fn packed(b: &mut Builder, name: &str, format: Format, shape: &[u64]) -> ValueId {
-    b.weight(name, TensorType { format, shape: shape.iter().map(|n| f(*n)).collect() })
-}
-
-fn matmul(format: Format, n: u64, k: u64) -> Graph {
-    let mut b = Builder::new("matmul");
-    let x = input(&mut b, "x", DType::Bf16, &[R, f(k)]);
-    let w = packed(&mut b, "w", format, &[n, k]);
-    let y = b.matmul(x, w).unwrap();
-    let y = b.cast(y, DType::Bf16).unwrap();
-    b.output("y", y);
-    b.finish()
-}
-
-/// E experts in S slots, k of them a row, widths D and N.
-struct Experts {
-    e: u64,
-    s: u64,
-    k: u64,
-    d: u64,
-    n: u64,
-}
-
-fn choice(b: &mut Builder, c: &Experts) -> [ValueId; 2] {
-    let mut ints = |name: &str, shape, domain| b.input(name, TensorType::plain(DType::I32, shape), domain);
-    let ids = ints("ids", vec![R, f(c.k)], Domain::Distinct(c.e));
-    [ids, ints("slots", vec![f(c.e)], Domain::Slots(c.s))]
-}
-
-/// Gate and up, rounded, and the clamped SwiGLU.
-fn up(format: Format, c: &Experts) -> Graph {
-    let mut b = Builder::new("up");
-    let x = input(&mut b, "x", DType::Bf16, &[R, f(c.d)]);
-    let [ids, slots] = choice(&mut b, c);
-    let [g, u] = ["g", "u"].map(|name| {
-        let w = packed(&mut b, name, format, &[c.s, c.n, c.d]);
-        let y = b.add(Op::GroupedMatMul { order: Order::Runs }, &[x, ids, slots, w]).unwrap();
-        b.cast(y, DType::Bf16).unwrap()
-    });
-    let y = swiglu_of(&mut b, g, u, 2.0);
-    let y = b.cast(y, DType::Bf16).unwrap();
-    b.output("y", y);
-    b.finish()
-}
-
-/// Down, router weights, sum over choices in f32, a shared expert in bf16, one rounding.
-fn down(format: Format, c: &Experts) -> Graph {
-    let mut b = Builder::new("down");
-    let x = input(&mut b, "x", DType::Bf16, &[R, f(c.k), f(c.n)]);
-    let shared = input(&mut b, "shared", DType::Bf16, &[R, f(c.n)]);
-    let route = input(&mut b, "route", DType::F32, &[R, f(c.k), f(1)]);
-    let [ids, slots] = choice(&mut b, c);
-    let w = packed(&mut b, "w", format, &[c.s, c.d, c.n]);
-    let y = b.add(Op::GroupedMatMul { order: Order::Runs }, &[x, ids, slots, w]).unwrap();
-    let y = bin(&mut b, Binary::Mul, y, route);
-    let y = b.sum(y, 1).unwrap();
-    let y = b.reshape(y, &[R, f(c.d)]).unwrap();
-    let v = weight(&mut b, "v", DType::Bf16, &[c.d, c.n]);
-    let z = b.matmul(shared, v).unwrap();
-    let y = bin(&mut b, Binary::Add, y, z);
-    let y = b.cast(y, DType::Bf16).unwrap();
-    b.output("y", y);
-    b.finish()
-}
 
 /// Some experts have no slot, and N is no multiple of a wave's outputs.
 #[test]
 fn experts_in_int4() {
     for (i, format) in FORMATS.into_iter().enumerate() {
-        let c = Experts { e: 18, s: 5, k: 4, d: 384, n: 128 };
+        let c = Experts { e: 18, ids: 18, s: 5, k: 4, d: 384, n: 128 };
         all_buckets(&format!("up{i}"), &up(format, &c), 0);
         all_buckets(&format!("down{i}"), &down(format, &Experts { d: 70, ..c }), 0);
     }
@@ -128,19 +47,21 @@ fn bases(stmts: &[Stmt], out: &mut Vec<(u32, Val)>) {
 /// 288 x 4096 x 4096 levels take more than 2^31 bytes: experts start at 64-bit offsets, in words and in scales.
 #[test]
 fn offsets_of_experts_are_wide() {
-    let c = Experts { e: 288, s: 288, k: 8, d: 4096, n: 4096 };
-    let g = up(FORMATS[0], &c);
-    let made = Made::new("wide", &g, 1, 0);
-    let p = &made.made.program;
-    let mut all = Vec::new();
-    bases(&p.body, &mut all);
-    let of = |prefix: &str| {
-        let named = |i: u32| matches!(&p.params[i as usize], Param::Buffer { name, .. } if name.starts_with(prefix));
-        let bases: Vec<Val> = all.iter().filter(|(i, _)| named(*i)).map(|(_, base)| *base).collect();
-        assert!(bases.len() >= 2 && bases.iter().all(|b| p.types[b.0 as usize] == Ty::Uniform(Elem::I64)), "{prefix}");
-    };
-    of("w_");
-    of("s_");
+    let c = Experts { e: 288, ids: 288, s: 288, k: 8, d: 4096, n: 4096 };
+    for (g, rows) in [(up(FORMATS[0], &c), 1), (up(FORMATS[0], &c), 512), (down_each(FORMATS[0], &c), 512)] {
+        let made = Made::new("wide", &g, rows, 0);
+        assert_eq!(matches!(made.schedule.form, Form::Tiles(_)), rows > 16, "{}", made.schedule.describe());
+        let p = &made.made.program;
+        let mut all = Vec::new();
+        bases(&p.body, &mut all);
+        for prefix in ["w_", "s_"] {
+            let named =
+                |i: u32| matches!(&p.params[i as usize], Param::Buffer { name, .. } if name.starts_with(prefix));
+            let bases: Vec<Val> = all.iter().filter(|(i, _)| named(*i)).map(|(_, base)| *base).collect();
+            let wide = bases.iter().all(|b| p.types[b.0 as usize] == Ty::Uniform(Elem::I64));
+            assert!(bases.len() >= 2 && wide, "{prefix} for {rows} rows");
+        }
+    }
 }
 
 /// What the emulator counts for one row: issued vector instructions for 32 weights, and each byte of a weight once.

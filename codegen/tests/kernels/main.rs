@@ -7,6 +7,7 @@ mod blocks;
 mod bodies;
 mod finishes;
 mod int4;
+mod packed_bodies;
 mod router;
 mod tile_bodies;
 mod tiles;

@@ -13,11 +13,15 @@ mod bodies;
 #[allow(dead_code, reason = "finishes of kernels that are not mutated")]
 mod finishes;
 mod mutations;
+#[path = "../kernels/packed_bodies.rs"]
+#[allow(dead_code, reason = "bodies of kernels that are not mutated")]
+mod packed_bodies;
 mod rewrite;
 mod split;
 #[path = "../kernels/tile_bodies.rs"]
 #[allow(dead_code, reason = "bodies of kernels that are not mutated")]
 mod tile_bodies;
+mod tile_experts;
 mod tiles;
 
 use unglue_codegen::bundle::describe::{Facts, kernel};
@@ -109,9 +113,21 @@ fn missed(m: &Mutation) -> Option<String> {
 
 #[test]
 fn every_mutated_kernel_is_found_by_its_finder() {
-    let mut all = mutations::all();
-    all.extend(tiles::all());
-    assert!(all.len() >= 20, "{}", all.len());
+    all_are_found(&mutations::all(), 20);
+}
+
+#[test]
+fn every_mutated_kernel_on_tiles_is_found_by_its_finder() {
+    all_are_found(&tiles::all(), 7);
+}
+
+#[test]
+fn every_mutated_kernel_over_int4_or_experts_is_found_by_its_finder() {
+    all_are_found(&tile_experts::all(), 10);
+}
+
+fn all_are_found(all: &[Mutation], least: usize) {
+    assert!(all.len() >= least, "{}", all.len());
     let wrong: Vec<String> = all.iter().filter_map(missed).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

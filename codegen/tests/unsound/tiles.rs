@@ -25,7 +25,7 @@ pub fn all() -> Vec<Mutation> {
 }
 
 /// The first loop whose body holds a barrier: the one over rounds of inputs.
-fn in_rounds(p: &mut Program, change: impl Fn(&mut Edit, &For) -> Option<Vec<Stmt>>) {
+pub fn in_rounds(p: &mut Program, change: impl Fn(&mut Edit, &For) -> Option<Vec<Stmt>>) {
     Edit::of(p).first(|e, s| match s {
         Stmt::For(f) if f.body.contains(&Stmt::Barrier) => change(e, f).map_or(Change::Keep, Change::With),
         _ => Change::Keep,

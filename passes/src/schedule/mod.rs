@@ -6,7 +6,8 @@
 //! - **row**: one workgroup a row; pointwise, reductions, top-k, small repeats, gathers, state writes.
 //! - **skinny**: matmuls over few rows; outputs over the grid, weights streamed once, glue as prologue and epilogue; what
 //!   needs whole rows of the results, in the last workgroup to arrive.
-//! - **tiles**: matmuls over more than 16 rows with given operands, on matrix tiles.
+//! - **tiles**: contractions over more than 16 rows with given operands, on matrix tiles; experts by a list of the rows that
+//!   chose them.
 //! - **blocks**: one workgroup a block of a row's last axis; pointwise, and sums over each block.
 //! - **delta**: one workgroup a sequence and head; rows in order, state in registers.
 //! - **attend**, **scores**, **select**: attention over selected rows, pool scores, pool selection.
@@ -34,7 +35,7 @@ pub use fit::Fit;
 pub use products::{LaneWork, Products, ROWS_A_PASS, lane_work};
 pub use skinny::{Label, Segment, Skinny, YAxis, exchanged_without_output};
 pub use stage::{Place, Staged};
-pub use tiles::{ROWS_ON_LANES, Tiles};
+pub use tiles::{Over, ROWS_ON_LANES, Tiles};
 
 /// What a launch list is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -324,7 +325,7 @@ impl Schedule {
             (Form::Skinny(s), Products::Lanes) if !s.rows_on_grid => {
                 u64::from(bucket.rows_max).div_ceil(u64::from(s.row_unroll.max(1))).max(1)
             }
-            (Form::Tiles(t), _) => u64::from(bucket.rows_max).div_ceil(u64::from(t.rows.max(1))).max(1),
+            (Form::Tiles(t), _) => t.passes(bucket),
             _ => 1,
         }
     }

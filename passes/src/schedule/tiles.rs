@@ -1,18 +1,23 @@
 //! Tiles form: matmuls over many rows, on matrix tiles. A workgroup forms a block of rows and outputs; its waves share the
 //! operands through workgroup memory and each multiply a stripe of 16 rows. Segments, labels and epilogue are those of the
 //! skinny form, of which this one takes the kernels whose operands are given.
+//!
+//! Experts: a workgroup has one expert and a block of its outputs. It lists the choices of its expert in ascending order
+//! and takes 64 of them at a time, so that rows are gathered and results scattered without a launch that sorts.
 
 use unglue_ir::graph::{Graph, ValueId};
 use unglue_ir::op::Op;
-use unglue_ir::types::{DType, Dim};
+use unglue_ir::types::{DType, Dim, Format};
 
 use super::skinny::{self, Segment, Skinny, YAxis};
-use super::{Bucket, Form, GridAxis, Obstacle, Products, Schedule, row, strip_reshapes};
+use super::{Bucket, Form, GridAxis, Obstacle, Products, Schedule, row, row_elements, strip_reshapes};
 
 /// Steps of more rows take matrix tiles; up to here sums have the `lanes` order, on every device.
 pub const ROWS_ON_LANES: u32 = 16;
 /// Rows of a workgroup: one tile of 16 for each wave.
 const ROWS: u32 = 64;
+/// Rows of a tile.
+const TILE: u64 = 16;
 /// Outputs of a workgroup, in each contraction that meets there.
 const OUTPUTS: u32 = 64;
 /// Inputs that are in workgroup memory at a time.
@@ -21,6 +26,19 @@ const STEP: u32 = 32;
 const WAVES: u32 = ROWS / 16;
 /// Contractions that may meet in one output: each takes as much workgroup memory as the other.
 const ZIPPED_MAX: usize = 2;
+/// Bytes that lanes reach behind a uniform base.
+const REACH: u64 = 1 << 31;
+
+/// What the rows of a workgroup have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Over {
+    /// Nothing: blocks of the step's rows, which grid axis 1 counts.
+    Rows,
+    /// One of so many experts, which grid axis 1 counts; one more takes the ids that name none. `choices`: of a row.
+    Experts { experts: u64, choices: u64 },
+    /// One of so many heads, which grid axis 2 counts.
+    Heads(u64),
+}
 
 /// A kernel on matrix tiles.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -29,6 +47,9 @@ pub struct Tiles {
     pub skinny: Skinny,
     /// What the rows count.
     pub leading: Dim,
+    pub over: Over,
+    /// Inputs that share a scale of int4 weights; `None` for weights of the operand's own dtype.
+    pub group: Option<u32>,
     /// Rows of a workgroup.
     pub rows: u32,
     /// Outputs of a workgroup.
@@ -37,7 +58,14 @@ pub struct Tiles {
     pub step: u32,
 }
 
-/// The form of a kernel whose contractions all have given operands of one 16-bit dtype.
+/// What the weights of a contraction are, beside the operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Operands {
+    x: DType,
+    group: Option<u32>,
+}
+
+/// The form of a kernel whose contractions all have given operands: of one 16-bit dtype, or bf16 and int4.
 ///
 /// # Errors
 /// What keeps it from tiles.
@@ -52,45 +80,89 @@ pub fn schedule(g: &Graph, bucket: &Bucket) -> Result<Schedule, Obstacle> {
     if !staged.is_empty() || !skinny.prologue.is_empty() || !skinny.side_outputs.is_empty() {
         return Err(Obstacle::new("tile-prologue", "operands are formed in the same kernel"));
     }
-    if skinny.finish.is_some() || skinny.y != YAxis::None {
-        return Err(Obstacle::new("tile-form", "a finish stage, heads or choices"));
+    if skinny.finish.is_some() || skinny.segments.iter().any(|s| s.inner_choices.is_some()) {
+        return Err(Obstacle::new("tile-form", "a finish stage, or a sum over choices"));
     }
     if skinny.segments.iter().any(|s| !s.block_sums.is_empty()) {
         return Err(Obstacle::new("tile-form", "sums over blocks behind the contractions"));
     }
-    let mut dtypes = Vec::new();
+    let mut operands = Vec::new();
     for segment in &skinny.segments {
-        if segment.anchors.len() > ZIPPED_MAX {
-            let found = format!("{} contractions meet in one output", segment.anchors.len());
-            return Err(Obstacle::new("tile-zipped", found));
-        }
-        let operand = |a: &ValueId| strip_reshapes(g, g.node(*a).args[0]);
-        if segment.anchors.windows(2).any(|pair| operand(&pair[0]) != operand(&pair[1])) {
-            return Err(Obstacle::new("tile-zipped", "contractions of different rows meet in one output"));
-        }
+        check_zipped(g, segment)?;
         for anchor in &segment.anchors {
-            dtypes.push(operand_dtype(g, *anchor)?);
+            operands.push(self::operands(g, *anchor, bucket)?);
         }
     }
-    if dtypes.windows(2).any(|pair| pair[0] != pair[1]) {
-        return Err(Obstacle::new("tile-dtype", "contractions of bf16 and of f16"));
+    let (Some(first), Some(anchor)) = (operands.first(), skinny.segments.first().and_then(|s| s.anchors.first()))
+    else {
+        return Err(Obstacle::new("tile-form", "no contraction"));
+    };
+    if operands.iter().any(|other| other != first) {
+        return Err(Obstacle::new("tile-dtype", "contractions of operands or weights in different formats"));
     }
-    let form = Form::Tiles(Tiles { skinny, leading, rows: ROWS, outputs: OUTPUTS, step: STEP });
+    let over = match skinny.y {
+        YAxis::None => Over::Rows,
+        YAxis::Heads(n) => Over::Heads(n),
+        YAxis::Choices(choices) => Over::Experts { experts: experts(g, *anchor), choices },
+    };
+    let group = first.group;
+    let form = Form::Tiles(Tiles { skinny, leading, over, group, rows: ROWS, outputs: OUTPUTS, step: STEP });
     Ok(Schedule { form, waves: WAVES, staged: vec![], products: Products::Tiles { rows: ROWS } })
 }
 
-/// The 16-bit dtype of both operands of a matmul over given rows.
-fn operand_dtype(g: &Graph, anchor: ValueId) -> Result<DType, Obstacle> {
+/// Contractions that meet in one output share rows, and what chooses them.
+fn check_zipped(g: &Graph, segment: &Segment) -> Result<(), Obstacle> {
+    if segment.anchors.len() > ZIPPED_MAX {
+        let found = format!("{} contractions meet in one output", segment.anchors.len());
+        return Err(Obstacle::new("tile-zipped", found));
+    }
+    let shared = |a: &ValueId| {
+        let args = &g.node(*a).args;
+        args.iter().take(args.len().saturating_sub(1)).map(|v| strip_reshapes(g, *v)).collect::<Vec<_>>()
+    };
+    if segment.anchors.windows(2).any(|pair| shared(&pair[0]) != shared(&pair[1])) {
+        return Err(Obstacle::new("tile-zipped", "contractions of different rows meet in one output"));
+    }
+    Ok(())
+}
+
+/// Formats of a contraction over given rows.
+fn operands(g: &Graph, anchor: ValueId, bucket: &Bucket) -> Result<Operands, Obstacle> {
     let node = g.node(anchor);
-    if !matches!(node.op, Op::MatMul { .. }) {
-        return Err(Obstacle::new("tile-op", format!("%{} is no plain matmul", anchor.0)));
+    let (Some(x), Some(w)) = (node.args.first(), node.args.last()) else {
+        return Err(Obstacle::new("tile-op", format!("%{} has no operands", anchor.0)));
+    };
+    if !skinny::is_contraction(&node.op) {
+        return Err(Obstacle::new("tile-op", format!("%{} is no contraction", anchor.0)));
     }
-    let dtype = |v: ValueId| g.ty(v).tensor().and_then(|t| t.dtype());
-    let (x, w) = (strip_reshapes(g, node.args[0]), strip_reshapes(g, node.args[1]));
-    match (dtype(x), dtype(w)) {
-        (Some(x), Some(w)) if x == w && matches!(x, DType::Bf16 | DType::F16) => Ok(x),
-        _ => Err(Obstacle::new("tile-dtype", format!("%{}: operands are not both bf16 or both f16", anchor.0))),
+    let format = |v: ValueId| g.ty(strip_reshapes(g, v)).tensor().map(|t| t.format);
+    let bytes = row_elements(g.ty(*x), bucket).saturating_mul(2).saturating_mul(u64::from(bucket.rows_max));
+    if matches!(node.op, Op::GroupedMatMul { .. }) && bytes > REACH {
+        let found = format!("%{}: lanes gather rows from {bytes} bytes, at most {REACH}", anchor.0);
+        return Err(Obstacle::new("tile-gather", found));
     }
+    match (format(*x), format(*w)) {
+        (Some(Format::Plain(x @ (DType::Bf16 | DType::F16))), Some(Format::Plain(w))) if x == w => {
+            Ok(Operands { x, group: None })
+        }
+        (Some(Format::Plain(x @ DType::Bf16)), Some(Format::Int4 { group, .. }))
+            if group.is_power_of_two()
+                && group >= STEP
+                && matches!(node.op, Op::MatMul { .. } | Op::GroupedMatMul { .. }) =>
+        {
+            Ok(Operands { x, group: Some(group) })
+        }
+        _ => Err(Obstacle::new(
+            "tile-dtype",
+            format!("%{}: operands are not both bf16 or both f16, nor bf16 and int4", anchor.0),
+        )),
+    }
+}
+
+/// Experts that the table of slots knows.
+fn experts(g: &Graph, grouped: ValueId) -> u64 {
+    let slots = g.node(grouped).args.get(2).and_then(|s| g.ty(*s).tensor());
+    slots.and_then(|t| t.shape.first()).and_then(|d| d.fixed()).unwrap_or(0)
 }
 
 impl Tiles {
@@ -98,7 +170,13 @@ impl Tiles {
         let parts: Vec<String> =
             self.skinny.segments.iter().map(|s| format!("{} zipped, {} outputs", s.anchors.len(), s.n)).collect();
         let Tiles { rows, outputs, step, .. } = self;
-        format!("matrix tiles [{}], {rows} x {outputs} a workgroup, {step} deep", parts.join("; "))
+        let over = match self.over {
+            Over::Rows => String::new(),
+            Over::Experts { experts, choices } => format!(", rows by expert: {choices} choices of {experts}"),
+            Over::Heads(n) => format!(", {n} heads"),
+        };
+        let packed = self.group.map_or(String::new(), |group| format!(", int4 in groups of {group}"));
+        format!("matrix tiles [{}]{over}{packed}, {rows} x {outputs} a workgroup, {step} deep", parts.join("; "))
     }
 
     /// Workgroups that a segment takes along grid axis 0.
@@ -109,6 +187,58 @@ impl Tiles {
     pub fn grid(&self) -> [GridAxis; 3] {
         let count = |n: u64| GridAxis { symbol: None, mul: n, div: 1 };
         let x = self.skinny.segments.iter().map(|s| self.blocks(s)).sum();
-        [count(x), GridAxis { symbol: Some(self.leading), mul: 1, div: u64::from(self.rows) }, count(1)]
+        let rows = GridAxis { symbol: Some(self.leading), mul: 1, div: u64::from(self.rows) };
+        match self.over {
+            Over::Rows => [count(x), rows, count(1)],
+            Over::Experts { experts, .. } => [count(x), count(experts + 1), count(1)],
+            Over::Heads(n) => [count(x), rows, count(n)],
+        }
+    }
+
+    /// Matrices that a step's rows meet, and the most rows that meet one of them if they are spread evenly.
+    fn met(&self, bucket: &Bucket) -> [u64; 2] {
+        let rows = u64::from(bucket.rows_max);
+        match self.over {
+            Over::Rows | Over::Heads(_) => [1, rows],
+            Over::Experts { experts, choices } => {
+                let all = rows.saturating_mul(choices);
+                let met = all.min(experts).max(1);
+                [met, all.div_ceil(met)]
+            }
+        }
+    }
+
+    /// How often a launch reads the weights that it needs: once for each block of rows.
+    pub fn passes(&self, bucket: &Bucket) -> u64 {
+        let [_, rows] = self.met(bucket);
+        rows.div_ceil(u64::from(self.rows.max(1))).max(1)
+    }
+
+    /// Rows whose products are wanted, and rows that are multiplied: whole blocks, and of experts whole tiles, since their
+    /// waves without rows leave the products out.
+    pub fn multiplied(&self, bucket: &Bucket) -> [u64; 2] {
+        let [met, rows] = self.met(bucket);
+        match self.over {
+            Over::Experts { choices, .. } => {
+                [u64::from(bucket.rows_max).saturating_mul(choices), met.saturating_mul(rows.next_multiple_of(TILE))]
+            }
+            _ => [rows, rows.next_multiple_of(u64::from(self.rows.max(1)))],
+        }
+    }
+
+    /// Workgroups that read each element of a given value.
+    pub fn readers(&self, g: &Graph, input: ValueId) -> u64 {
+        let blocks: u64 = self.skinny.segments.iter().map(|s| self.blocks(s)).sum();
+        let Over::Experts { experts, choices } = self.over else { return blocks };
+        let of = |number: usize, v: ValueId| {
+            g.node(v).args.get(number).is_some_and(|a| strip_reshapes(g, *a) == strip_reshapes(g, input))
+        };
+        let mut anchors = self.skinny.segments.iter().flat_map(|s| &s.anchors);
+        let one_row =
+            |v: ValueId| g.node(v).args.first().and_then(|x| g.ty(*x).tensor()).is_some_and(|t| t.rank() == 2);
+        if anchors.clone().any(|a| of(1, *a)) {
+            return blocks.saturating_mul(experts + 1);
+        }
+        if anchors.any(|a| of(0, *a) && one_row(*a)) { blocks.saturating_mul(choices) } else { blocks }
     }
 }
