@@ -119,7 +119,7 @@ pub struct Compile {
     #[arg(long, value_enum, default_value_t)]
     pub numerics: Numerics,
     /// Compute A and B in one kernel, whatever it costs: ops as `unglue explain` takes them (kda%12, %12, top_k), or kernels
-    /// by their names in the body; @1 after them: only in the launch list of at most 1 row
+    /// by their names in the body; @1 after them: only in the launch list of at most 1 row (of those that the bundle has)
     #[arg(long, value_name = "A,B[@ROWS]")]
     pub force_fuse: Vec<Pair>,
     /// Keep A and B in different kernels; a kernel stands for all of its ops
@@ -246,7 +246,7 @@ pub struct Bisect {
     /// cpu; cuda: sm_90 code on an NVIDIA GPU; gfx12-emu: gfx1201 code in the emulator
     #[arg(long, default_value = "cpu")]
     pub device: String,
-    /// Find the first wrong launch of a step over these token ids instead, beside the interpreter: 1,2,3 or @FILE
+    /// Find the first wrong launch in steps over these token ids instead, on what it is given there: 1,2,3 or @FILE
     #[arg(long, value_name = "IDS")]
     pub ids: Option<String>,
     /// With --ids: checkpoint folder; the one that was compiled by default

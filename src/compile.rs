@@ -10,7 +10,7 @@ use unglue_codegen::cache::{Cache, Taken};
 use unglue_codegen::target::{self, Target};
 use unglue_ir::module::Module;
 use unglue_ir::types::Type;
-use unglue_runtime::{PartData, manifest, write_bundle};
+use unglue_runtime::{PartData, RuntimeError, check_destination, manifest, write_bundle};
 
 use crate::cli;
 use crate::error::CliError;
@@ -21,6 +21,7 @@ use crate::source::{self, Source, origin_path};
 pub fn run(args: &cli::Compile) -> Result<(), CliError> {
     let start = Instant::now();
     refuse_not_yet(args)?;
+    free_output(&args.output)?;
     let targets = targets(&args.target)?;
     let source = source::load(&args.input, &args.trunk)?;
     let bar = progress(args.json);
@@ -62,6 +63,19 @@ fn progress(quiet: bool) -> ProgressBar {
         bar.set_style(style);
     }
     bar
+}
+
+/// Fails before the work is done, not after it.
+fn free_output(output: &Path) -> Result<(), CliError> {
+    match check_destination(output) {
+        Ok(_) => Ok(()),
+        Err(RuntimeError::Destination { path, found }) => Err(CliError::Usage {
+            rule: "--output",
+            found: format!("{}, which {found}", path.display()),
+            needed: "a free path in a folder that exists, or an unglue bundle to replace".into(),
+        }),
+        Err(e) => Err(CliError::Bundle(e)),
+    }
 }
 
 /// Options that stand in the manifest already but have one value only.

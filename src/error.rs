@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use unglue_models::ModelError;
+
 /// Everything that ends a command.
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
@@ -16,7 +18,7 @@ pub enum CliError {
     #[error("{path}: {message}", path = path.display())]
     Input { path: PathBuf, message: String },
     #[error(transparent)]
-    Model(#[from] unglue_models::ModelError),
+    Model(#[from] ModelError),
     #[error(transparent)]
     Ir(#[from] unglue_ir::IrError),
     #[error(transparent)]
@@ -33,7 +35,7 @@ impl CliError {
     pub fn exit_code(&self) -> u8 {
         match self {
             CliError::Failed(_) => 1,
-            CliError::Usage { .. } | CliError::NotYet { .. } => 2,
+            CliError::Usage { .. } | CliError::NotYet { .. } | CliError::Model(ModelError::Options { .. }) => 2,
             CliError::Input { .. } | CliError::Model(_) | CliError::Ir(_) => 3,
             CliError::Bundle(_) => 4,
             CliError::Pass(_) | CliError::Codegen(_) => 5,

@@ -87,9 +87,7 @@ pub fn fuse(source: &Source, args: &cli::Compile, bar: &ProgressBar) -> Result<F
     let mut report = report(&module, stats, &covers, &plan, costs);
     let singles = unfused(&module, &buckets, costs)?;
     report.steps = steps(&module, &buckets, &covers, &singles, costs);
-    if let Some(trunk) = &source.trunk {
-        lines::attach(&mut report, &trunk.body_lines);
-    }
+    lines::attach(&mut report, &source.module.bodies, &source.lines);
     bar.set_message("comparing the classes of rewrites");
     let strategy = strategy(args.cover);
     let comparable = strategy != Strategy::Exact && obeyed.is_empty();

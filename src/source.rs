@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
+use unglue_ir::lines::GraphLines;
 use unglue_ir::module::Module;
 use unglue_models::config::FieldPolicy;
 use unglue_models::glm5_next::{self, BuildOptions, Config};
@@ -18,6 +19,9 @@ pub struct Source {
     pub module: Module,
     /// `None` for IR text.
     pub trunk: Option<Trunk>,
+    /// Per body: where the model, or the IR text, declares it.
+    #[cfg_attr(not(feature = "compile"), allow(dead_code, reason = "only reports have it"))]
+    pub lines: Vec<GraphLines>,
     pub model: manifest::Model,
     /// Folder with the checkpoint, if the input was one.
     pub checkpoint: Option<PathBuf>,
@@ -83,6 +87,7 @@ fn untapped(input: &Path, options: &cli::Trunk) -> Result<Source, CliError> {
     };
     Ok(Source {
         module: trunk.module.clone(),
+        lines: trunk.body_lines.clone(),
         trunk: Some(trunk),
         model,
         checkpoint: folder.then(|| input.to_path_buf()),
@@ -91,7 +96,8 @@ fn untapped(input: &Path, options: &cli::Trunk) -> Result<Source, CliError> {
 }
 
 fn ir_text(input: &Path) -> Result<Source, CliError> {
-    let module = unglue_ir::text::parse_module(&read_text(input)?)?;
+    let file = input.file_name().unwrap_or_default().to_string_lossy();
+    let (module, lines) = unglue_ir::text::parse_module_with_lines(&read_text(input)?, &file)?;
     let logits = module.outputs.iter().find(|o| o.name == "logits");
     let shape = logits.and_then(|o| {
         let call = module.calls.get(o.call as usize)?;
@@ -111,7 +117,7 @@ fn ir_text(input: &Path) -> Result<Source, CliError> {
         streams: 1,
         layers: layers.into_iter().collect(),
     };
-    Ok(Source { module, trunk: None, model, checkpoint: None, aux: vec![] })
+    Ok(Source { module, trunk: None, lines, model, checkpoint: None, aux: vec![] })
 }
 
 /// Width of the token embedding.

@@ -11,7 +11,7 @@ use unglue_passes::{BodyCover, Subject, Wish};
 use crate::cli;
 use crate::error::CliError;
 use crate::explain::nearest;
-use crate::limits::ROWS;
+use crate::limits::launch_rows;
 
 /// `A,B` or `A,B@ROWS`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,8 +37,8 @@ impl FromStr for Pair {
         let (names, rows) = match text.split_once('@') {
             None => (text, None),
             Some((names, rows)) => {
-                let known = rows.parse().ok().filter(|r| ROWS.contains(r));
-                (names, Some(known.ok_or_else(|| format!("rows `{rows}`; needed: one of {ROWS:?}"))?))
+                let number = rows.parse().map_err(|_| format!("rows `{rows}`; needed: a number, like A,B@16"));
+                (names, Some(number?))
             }
         };
         let (a, b) = names.split_once(',').ok_or("needed: two names with a comma between, like kda%12,kda%30")?;
@@ -80,7 +80,11 @@ pub fn resolve(args: &cli::Compile, trunk: &Module, stats: &[SaturationStats]) -
     let pairs = args.force_fuse.iter().map(|p| ("--force-fuse", p));
     let mut all = Vec::new();
     for (rule, pair) in pairs.chain(args.forbid_fuse.iter().map(|p| ("--forbid-fuse", p))) {
-        let before = all.len();
+        let (before, lists) = (all.len(), launch_rows(args.max_rows));
+        if let Some(rows) = pair.rows.filter(|r| !lists.contains(r)) {
+            let needed = format!("the rows of a launch list of the bundle, one of {lists:?}; --max-rows adds one");
+            return Err(CliError::Usage { rule, found: format!("@{rows}"), needed });
+        }
         for (body, s) in stats.iter().enumerate() {
             let (a, b) = (side(rule, &pair.a, trunk, body, s)?, side(rule, &pair.b, trunk, body, s)?);
             if let (Some(a), Some(b)) = (a, b) {

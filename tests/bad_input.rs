@@ -172,13 +172,13 @@ fn options_that_make_no_sense_are_refused() {
         refused_compile(model, &[&format!("--layers={layers}")], USAGE, &["--layers", layers]);
     }
     for layers in ["0-9", "2,1", "1,1"] {
-        refused_compile(model, &["--layers", layers], INPUT, &["--layers", "0-4"]);
+        refused_compile(model, &["--layers", layers], USAGE, &["--layers", "0-4"]);
     }
     for slots in ["0", "19"] {
-        refused_compile(model, &["--expert-slots", slots], INPUT, &["--expert-slots", slots, "1 to 18"]);
+        refused_compile(model, &["--expert-slots", slots], USAGE, &["--expert-slots", slots, "1 to 18"]);
     }
     refused_compile(model, &["--expert-slots", "some"], USAGE, &["--expert-slots", "some"]);
-    refused_compile(model, &["--aux", "7"], INPUT, &["--aux", "layer 7"]);
+    refused_compile(model, &["--aux", "7"], USAGE, &["--aux", "layer 7"]);
     for rows in ["0", "15", "2049"] {
         refused_compile(model, &["--max-rows", rows], USAGE, &["--max-rows", rows, "16 to 2048"]);
     }
@@ -307,6 +307,8 @@ fn folder_that_is_no_bundle_is_refused() {
     refused_bundle(&dir, &["manifest.json"]);
 }
 
+/// The destination is looked at before the model is.
+const NO_MODEL: &str = "/no/such/model";
 /// One layer is enough to get to the writing.
 const ONE_LAYER: [&str; 3] = ["--layers", "0", "--json"];
 
@@ -324,11 +326,11 @@ fn compile_leaves_a_foreign_destination_alone() {
     let before = tree(dir.path());
     for to in [&foreign, &file, &extended] {
         let to = to.to_str().unwrap();
-        refused(&[&["compile", MODEL, "-o", to][..], &ONE_LAYER].concat(), BUNDLE, &["destination", to]);
+        refused(&[&["compile", NO_MODEL, "-o", to][..], &ONE_LAYER].concat(), USAGE, &["--output", to]);
         assert!(tree(dir.path()) == before, "{to}");
     }
     let nowhere = dir.path().join("no/such/folder.ug");
     let to = nowhere.to_str().unwrap();
-    refused(&[&["compile", MODEL, "-o", to][..], &ONE_LAYER].concat(), BUNDLE, &["no/such", "No such file"]);
+    refused(&[&["compile", NO_MODEL, "-o", to][..], &ONE_LAYER].concat(), USAGE, &["--output", "no/such", "no folder"]);
     assert!(tree(dir.path()) == before);
 }

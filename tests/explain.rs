@@ -157,3 +157,30 @@ fn a_missing_bundle_is_refused() {
     assert_eq!(done.status.code(), Some(BUNDLE));
     assert!(done.stdout.is_empty() && String::from_utf8_lossy(&done.stderr).contains("/nowhere.ug"));
 }
+
+/// Ops of a module that was given as text have the lines of the text, those inside of a `repeat` included.
+#[test]
+fn ops_of_ir_text_have_its_lines() {
+    let dir = tempfile::TempDir::new().unwrap();
+    let (file, bundle) = (dir.path().join("trunk.ir"), dir.path().join("trunk.ug"));
+    let text = unglue_ir::text::print_module(&trunk());
+    std::fs::write(&file, &text).unwrap();
+    let cheap = ["--cover", "greedy", "--target", "x86-64", "--json"];
+    let done = unglue(&[&["compile", file.to_str().unwrap(), "-o", bundle.to_str().unwrap()], &cheap[..]].concat());
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let report: Value = serde_json::from_slice(Bundle::open(&bundle).unwrap().report().unwrap()).unwrap();
+    let text: Vec<&str> = text.lines().collect();
+    let mut repeats = 0;
+    for op in report["buckets"][0]["bodies"].as_array().unwrap().iter().flat_map(|b| b["ops"].as_array().unwrap()) {
+        let lines: Vec<&str> = op["lines"].as_array().unwrap().iter().map(|l| l.as_str().unwrap()).collect();
+        let code = |at: &str| text[at.strip_prefix("trunk.ir:").unwrap().parse::<usize>().unwrap() - 1];
+        assert!(!lines.is_empty() && lines.iter().all(|l| code(l).trim_start().starts_with('%')), "{op}");
+        if op["op"] == "repeat" {
+            repeats += 1;
+            for part in ["= repeat", "= div"] {
+                assert!(lines.iter().any(|l| code(l).contains(part)), "{part}: {op}");
+            }
+        }
+    }
+    assert!(repeats > 0);
+}

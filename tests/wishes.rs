@@ -86,12 +86,21 @@ fn ops_are_forbidden_and_forced_by_their_declared_numbers() {
     let (_, done) = compile("force", &["--force-fuse", &format!("{pair}@1")]);
     let text = String::from_utf8(done.stdout).unwrap();
     assert!(done.status.success() && text.contains("forced ") && text.contains("+0 ns"), "{text}");
+    // The launch list of long steps, and no other.
+    let long = ["--max-rows", "64", "--cover", "greedy", "--forbid-fuse"];
+    let (_, done) = compile("long", &[&long[..], &[&format!("{pair}@64")]].concat());
+    let text = String::from_utf8(done.stdout).unwrap();
+    let forbade: Vec<&str> = text.lines().filter(|l| l.contains("forbade ")).collect();
+    assert!(!forbade.is_empty() && forbade.iter().all(|l| l.contains("up to 64 rows")), "{text}");
 }
 
 #[test]
 fn names_that_mean_nothing_are_refused() {
     assert!(refused(USAGE, "bad", &["--force-fuse", "dense%1"]).contains("two names with a comma"));
     assert!(refused(USAGE, "bad", &["--force-fuse", "dense%1,dense%2@3"]).contains("[1, 4, 16]"));
+    let more = ["--max-rows", "64", "--force-fuse", "dense%1,dense%2@32"];
+    assert!(refused(USAGE, "bad", &more).contains("[1, 4, 16, 64]"));
+    assert!(refused(USAGE, "bad", &["--force-fuse", "dense%1,dense%2@many"]).contains("a number"));
     assert!(refused(USAGE, "bad", &["--force-fuse", "dens%1,dense%2"]).contains("nearest: dense"));
     assert!(refused(USAGE, "bad", &["--forbid-fuse", "matmul,top_k"]).contains("one of them by number"));
     let (a, ..) = rejections("obstacle").into_iter().next().unwrap();

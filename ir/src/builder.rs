@@ -6,7 +6,7 @@ use std::panic::Location;
 use crate::error::IrError;
 use crate::graph::{Graph, Node, ValueId};
 use crate::infer::infer;
-use crate::lines::SourceLine;
+use crate::lines::{GraphLines, SourceLine};
 use crate::op::{Binary, Domain, Op, ReduceKind, Unary};
 use crate::order::Order;
 use crate::types::{DType, Dim, StateType, TensorType, Type};
@@ -18,6 +18,8 @@ pub struct Builder {
     known: HashMap<(Op, Vec<ValueId>), ValueId>,
     /// Per node: the caller that declared it first.
     places: Vec<&'static Location<'static>>,
+    /// Per body: where its ops were declared.
+    inner: Vec<GraphLines>,
 }
 
 impl Builder {
@@ -58,12 +60,23 @@ impl Builder {
         self.ty(id).tensor().map(|t| t.shape.clone()).unwrap_or_default()
     }
 
-    /// Interns a body for `repeat`.
+    /// Interns a body for `repeat`, with the lines that declare it.
+    pub fn repeated(&mut self, body: Builder) -> u32 {
+        let lines = body.lines();
+        self.intern(body.finish(), lines)
+    }
+
+    /// Interns a body for `repeat` that comes without lines.
     pub fn body(&mut self, body: Graph) -> u32 {
+        self.intern(body, GraphLines::default())
+    }
+
+    fn intern(&mut self, body: Graph, lines: GraphLines) -> u32 {
         if let Some(i) = self.graph.bodies.iter().position(|b| *b == body) {
             return i as u32;
         }
         self.graph.bodies.push(body);
+        self.inner.push(lines);
         (self.graph.bodies.len() - 1) as u32
     }
 
@@ -143,8 +156,8 @@ impl Builder {
     }
 
     /// Per node: the line of the caller that declared it first.
-    pub fn lines(&self) -> Vec<SourceLine> {
-        self.places.iter().map(|at| SourceLine::from(*at)).collect()
+    pub fn lines(&self) -> GraphLines {
+        GraphLines { nodes: self.places.iter().map(|at| SourceLine::from(*at)).collect(), bodies: self.inner.clone() }
     }
 
     pub fn finish(self) -> Graph {

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use unglue_ir::graph::{Graph, ValueId};
-use unglue_ir::lines::SourceLine;
+use unglue_ir::lines::GraphLines;
 use unglue_ir::module::{Arg, Call, InputDecl, Module, ModuleOutput, StateDecl, WeightDecl};
 use unglue_ir::op::{Domain, Op};
 use unglue_ir::types::{DType, TensorType};
@@ -38,8 +38,8 @@ pub struct Built {
     pub graph: Graph,
     /// Short name (`router_logits`) and value.
     pub taps: Vec<(String, ValueId)>,
-    /// Per node of the graph: where the model declares it.
-    pub lines: Vec<SourceLine>,
+    /// Where the model declares the nodes of the graph.
+    pub lines: GraphLines,
 }
 
 impl From<Maths> for Built {
@@ -65,8 +65,8 @@ pub struct Trunk {
     pub module: Module,
     /// Inner values per body of the module, by short name; they are not outputs.
     pub body_taps: Vec<Vec<(String, ValueId)>>,
-    /// Per body of the module and node of it: where the model declares it.
-    pub body_lines: Vec<Vec<SourceLine>>,
+    /// Per body of the module: where the model declares its nodes.
+    pub body_lines: Vec<GraphLines>,
     /// Checkpoint tensors that the module leaves out on purpose.
     pub skip: SkipRules,
 }
@@ -98,7 +98,7 @@ impl Trunk {
 pub struct Assembly {
     module: Module,
     body_taps: Vec<Vec<(String, ValueId)>>,
-    body_lines: Vec<Vec<SourceLine>>,
+    body_lines: Vec<GraphLines>,
 }
 
 /// How one call is linked: the names behind its body's roles.

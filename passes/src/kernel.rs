@@ -7,7 +7,7 @@ use unglue_ir::op::{Op, ReduceKind};
 
 use crate::cost::KernelCost;
 use crate::exact::ExactStats;
-use crate::schedule::Schedule;
+use crate::schedule::{Products, Schedule};
 use crate::wishes::Obeyed;
 
 /// How a result may differ from the declared trunk (design, P3). Ordered from strict to loose.
@@ -80,6 +80,9 @@ pub enum KernelClass {
     Reduce,
     #[serde(rename = "skinny matmul")]
     SkinnyMatmul,
+    /// Matmuls of many rows, on matrix tiles.
+    #[serde(rename = "tiled matmul")]
+    TiledMatmul,
     #[serde(rename = "grouped matmul")]
     GroupedMatmul,
     #[serde(rename = "router")]
@@ -103,6 +106,7 @@ impl KernelClass {
             KernelClass::Pointwise => "pointwise",
             KernelClass::Reduce => "reduce",
             KernelClass::SkinnyMatmul => "skinny matmul",
+            KernelClass::TiledMatmul => "tiled matmul",
             KernelClass::GroupedMatmul => "grouped matmul",
             KernelClass::Router => "router",
             KernelClass::HyperConnection => "hyper-connection",
@@ -113,8 +117,11 @@ impl KernelClass {
         }
     }
 
-    /// The heaviest op decides; state writes and gathers alone are `other`.
-    pub fn of(g: &Graph) -> KernelClass {
+    /// The heaviest op decides, and of contractions what they run on; state writes and gathers alone are `other`.
+    pub fn of(g: &Graph, products: Products) -> KernelClass {
+        if matches!(products, Products::Tiles { .. }) {
+            return KernelClass::TiledMatmul;
+        }
         g.nodes.iter().map(|n| class_of_op(&n.op)).max_by_key(|c| rank(*c)).unwrap_or(KernelClass::Other)
     }
 }
@@ -127,10 +134,11 @@ fn rank(class: KernelClass) -> u32 {
         KernelClass::HyperConnection => 3,
         KernelClass::Router => 4,
         KernelClass::SkinnyMatmul => 5,
-        KernelClass::GroupedMatmul => 6,
-        KernelClass::Indexer => 7,
-        KernelClass::Attention => 8,
-        KernelClass::DeltaRule => 9,
+        KernelClass::TiledMatmul => 6,
+        KernelClass::GroupedMatmul => 7,
+        KernelClass::Indexer => 8,
+        KernelClass::Attention => 9,
+        KernelClass::DeltaRule => 10,
     }
 }
 

@@ -1,20 +1,23 @@
 //! Source lines of the model, from its declared values to the ops and kernels of a report.
 //!
-//! A value that rewriting kept has the lines of all declared values that became it. One that a rule brought in has those of
+//! A `repeat` has its own line and those of the ops inside. A value that rewriting kept has the lines of all declared values that became it. One that a rule brought in has those of
 //! the declared values that the rule found equal to what it belongs to.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use unglue_ir::lines::SourceLine;
+use unglue_ir::graph::Graph;
+use unglue_ir::lines::{GraphLines, SourceLine};
 
 use crate::report::{BodyReport, PassReport};
 use crate::saturate::SaturationStats;
 
 type Lines<'a> = BTreeMap<u32, BTreeSet<&'a SourceLine>>;
 
-/// Fills in the lines of ops and kernels. `declared`: per body and declared value; bodies without lines keep none.
-pub fn attach(report: &mut PassReport, declared: &[Vec<SourceLine>]) {
-    let of_bodies: Vec<Lines> = report.saturation.iter().zip(declared).map(|(s, lines)| extracted(s, lines)).collect();
+/// Fills in the lines of ops and kernels. `declared`: the bodies as they were declared, with their lines; bodies without
+/// lines keep none.
+pub fn attach(report: &mut PassReport, declared: &[Graph], lines: &[GraphLines]) {
+    let declared = declared.iter().zip(lines).map(|(graph, lines)| lines.with_inner(graph));
+    let of_bodies: Vec<Lines> = report.saturation.iter().zip(declared).map(|(s, lines)| extracted(s, &lines)).collect();
     for bucket in &mut report.buckets {
         for (body, lines) in bucket.bodies.iter_mut().zip(&of_bodies) {
             attach_body(body, lines);
@@ -23,15 +26,15 @@ pub fn attach(report: &mut PassReport, declared: &[Vec<SourceLine>]) {
 }
 
 /// By value of the extracted form.
-fn extracted<'a>(s: &SaturationStats, declared: &'a [SourceLine]) -> Lines<'a> {
+fn extracted<'a>(s: &SaturationStats, declared: &[BTreeSet<&'a SourceLine>]) -> Lines<'a> {
     let mut out = Lines::new();
-    for (now, line) in s.became.iter().zip(declared) {
+    for (now, lines) in s.became.iter().zip(declared) {
         if let Some(now) = now {
-            out.entry(*now).or_default().insert(line);
+            out.entry(*now).or_default().extend(lines);
         }
     }
     for (now, from) in &s.made_from {
-        out.entry(*now).or_default().extend(from.iter().filter_map(|v| declared.get(*v as usize)));
+        out.entry(*now).or_default().extend(from.iter().filter_map(|v| declared.get(*v as usize)).flatten());
     }
     out
 }

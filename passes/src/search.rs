@@ -292,7 +292,7 @@ impl<'a> Search<'a> {
             named.insert(g, name.clone());
             kernels.push(Kernel {
                 name,
-                class: KernelClass::of(&graph),
+                class: KernelClass::of(&graph, found.schedule.products),
                 graph,
                 schedule: found.schedule.clone(),
                 reads: found.carved.reads.clone(),

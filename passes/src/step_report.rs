@@ -62,6 +62,7 @@ pub fn anchor(class: KernelClass) -> &'static str {
         KernelClass::Pointwise => "pointwise",
         KernelClass::GroupedMatmul => "expert GEMM",
         KernelClass::SkinnyMatmul => "skinny GEMM",
+        KernelClass::TiledMatmul => "tiled GEMM",
         KernelClass::Router => "router",
         KernelClass::HyperConnection => "hyper-connections",
         KernelClass::DeltaRule => "delta rule",

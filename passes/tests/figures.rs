@@ -93,7 +93,7 @@ fn values_have_the_lines_that_declare_them() {
     assert_eq!(b.binary(Binary::Div, x, four).unwrap(), y);
     b.output("y", y);
     let lines = b.lines();
-    assert_eq!(lines[y.index()].to_string(), format!("passes/tests/figures.rs:{first}"));
+    assert_eq!(lines.nodes[y.index()].to_string(), format!("passes/tests/figures.rs:{first}"));
     let (better, s) = optimise(&b.finish(), Numerics::Exact, &Limits::default()).unwrap();
     let quarter = better.ids().find(|id| better.node(*id).op.name() == "const").unwrap();
     assert_eq!(s.made_from[&quarter.0], [y.0], "{better}");

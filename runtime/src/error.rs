@@ -31,7 +31,7 @@ pub enum RuntimeError {
     Manifest { rule: &'static str, at: String, found: String, needed: String },
     /// The destination of a new bundle holds something else.
     #[error(
-        "bundle destination: {path} {found}; needed a free path or an unglue bundle; choose another --output or remove it yourself"
+        "bundle destination: {path} {found}; needed a free path in a folder that exists, or an unglue bundle; choose another --output or remove it yourself"
     )]
     Destination { path: PathBuf, found: String },
     /// The bundle has no code for the device.

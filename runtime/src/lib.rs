@@ -26,11 +26,11 @@ pub use device::{ArgValue, BufferId, Code, Device, ListId, ListedLaunch, check_l
 pub use error::{FaultKind, RuntimeError};
 pub use layout::{Geometry, buffer_bytes, buffer_elements, grid};
 pub use session::{
-    AllReduceCallback, BlockOrder, BufferReader, Counters, Feed, Hook, LaunchEvent, LogitRows, SequenceState, Session,
-    SessionOptions, Snapshot, StepBatch, StepOutput, Value,
+    AllReduceCallback, BlockOrder, BufferReader, Counters, Feed, Hook, LaunchEvent, LogitRows, Moment, SequenceState,
+    Session, SessionOptions, Snapshot, StepBatch, StepOutput, Value,
 };
 pub use weights::{WeightProvider, slice_tensor};
-pub use writer::{PartData, write_bundle};
+pub use writer::{PartData, check_destination, write_bundle};
 
 /// The result of this crate's calls.
 pub type Result<T> = std::result::Result<T, RuntimeError>;

@@ -71,9 +71,17 @@ fn manifest_text(dest: &Path, manifest: &Manifest) -> Result<Vec<u8>> {
     Ok(body)
 }
 
-/// True if `dest` holds a bundle that may be replaced, false if it is free.
-fn check_destination(dest: &Path) -> Result<bool> {
+/// Checks that [`write_bundle`] may write to `dest`: its folder exists, and it is free or an unglue bundle. True if a
+/// bundle would be replaced.
+///
+/// # Errors
+/// [`RuntimeError::Destination`] says what is in the way.
+pub fn check_destination(dest: &Path) -> Result<bool> {
     let refuse = |found: &str| RuntimeError::Destination { path: dest.to_path_buf(), found: found.to_string() };
+    let parent = dest.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !parent.is_dir() {
+        return Err(refuse(&format!("would be in {}, which is no folder", parent.display())));
+    }
     let meta = match fs::symlink_metadata(dest) {
         Ok(meta) => meta,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(false),

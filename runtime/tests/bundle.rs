@@ -250,7 +250,7 @@ fn a_failed_write_leaves_nothing() {
     fs::remove_dir_all(dir.path().join("deep")).unwrap();
     assert!(matches!(
         write_bundle(dir.path().join("no/parent"), manifest(), &parts(code())),
-        Err(RuntimeError::Io { .. })
+        Err(RuntimeError::Destination { .. })
     ));
     assert_eq!(names(dir.path()), ["bundle"]);
     assert_eq!(fs::read(path.join(MANIFEST_FILE)).unwrap(), before);

@@ -10,7 +10,7 @@ use common::{MAX_CTX, VOCAB, WIDTH, geometry, open_fake, session};
 use unglue_runtime::manifest::{Mem, Source};
 use unglue_runtime::{
     BlockOrder, BufferReader, Bundle, CpuDevice, CpuOptions, FaultKind, Feed, Geometry, Guard, LaunchEvent, LogitRows,
-    RuntimeError, Session, SessionOptions, StepBatch, StepOutput,
+    Moment, RuntimeError, Session, SessionOptions, StepBatch, StepOutput,
 };
 
 fn plain() -> Session {
@@ -202,7 +202,15 @@ fn the_hook_sees_every_launch_and_taps() {
     let tap = bundle.manifest().outputs.taps[0].clone();
     let mut seq = session.open_sequence().unwrap();
     let (mut names, mut tapped) = (vec![], None);
+    let mut before = 0;
     let mut hook = |event: &LaunchEvent<'_>, reader: &dyn BufferReader| {
+        assert_eq!((reader.batch().positions.as_slice(), reader.geometry().max_slots), (&[0, 1, 2][..], 3));
+        assert!(reader.read_argument(99).is_err());
+        if event.moment == Moment::Before {
+            assert_eq!(before, names.len());
+            before += 1;
+            return Ok(());
+        }
         names.push((event.kernel.to_string(), event.layer, event.bucket));
         if event.launch == tap.after_launch[event.bucket] as usize {
             tapped = Some(reader.read_buffer(tap.buffer).map_err(|e| e.to_string())?);

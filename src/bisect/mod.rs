@@ -1,9 +1,10 @@
 //! `unglue bisect`: the first op whose value a bundle gets wrong.
 //!
-//! In: a bundle and a device. Every kernel is checked by itself on drawn inputs, in launch order; or, with token ids, a
-//! step runs beside the interpreter up to the first launch whose outputs differ, and its kernel is checked. The first
-//! wrong kernel is split: its ops, one after the other, are made anew as kernels of nothing but the op and what it needs.
+//! In: a bundle and a device. Every kernel is checked by itself on drawn inputs, in launch order; or, with token ids,
+//! each launch of their steps on what it was given there. The kernel of the first that is wrong is split on the same
+//! inputs: its ops, one after the other, are made anew as kernels of nothing but the op and what it needs.
 
+mod launch;
 mod step;
 mod told;
 
@@ -12,7 +13,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 use unglue_codegen::CodegenError;
 use unglue_codegen::check::split::{self, Part, Split};
-use unglue_codegen::check::{Mismatch, Subject, check};
+use unglue_codegen::check::{Given, Mismatch, Subject, check, check_given};
 use unglue_codegen::target::{self, Target};
 use unglue_ir::graph::{Graph, ValueId};
 use unglue_ir::module::Module;
@@ -24,43 +25,106 @@ use crate::device::DeviceKind;
 use crate::error::CliError;
 use crate::report;
 use crate::report::view::{Op, Report};
+use crate::verify::bodies::{self, in_bounds};
 use crate::verify::subject::UnderTest;
-use crate::verify::{Case, cases, verify_case};
+use crate::verify::{Case, cases, fit_of, verify_case, with_subject};
+use step::{Differs, Found};
 
 pub fn run(args: &cli::Bisect) -> Result<(), CliError> {
     let kind = DeviceKind::of(&args.device, "")?;
     let (bundle, report) = report::open(&args.bundle)?;
-    let m = bundle.manifest();
-    let mut cases = cases(m, None)?;
-    let differs = match &args.ids {
-        None => None,
-        Some(ids) => match step::first(args, ids, &trunk(&bundle)?, &report, m, kind)? {
-            None => return right(args, &json!({"launches": "all", "wrong": null}), "no launch of the step differs"),
-            some => some,
-        },
-    };
-    if let Some(d) = &differs {
-        cases.retain(|c| c.entry.name == d.kernel);
+    match &args.ids {
+        Some(ids) => in_steps(args, ids, kind, &bundle, &report),
+        None => on_draws(args, kind, &bundle, &report),
     }
-    let mut device = UnderTest::open(kind, &bundle)?;
-    let draws = (args.seed, args.draws);
+}
+
+fn on_draws(args: &cli::Bisect, kind: DeviceKind, bundle: &Bundle, report: &Report) -> Result<(), CliError> {
+    let cases = cases(bundle.manifest(), None)?;
+    let mut device = UnderTest::open(kind, bundle)?;
+    let inputs = Inputs::Drawn;
     for (i, case) in cases.iter().enumerate() {
-        if let Some(wrong) = verify_case(&mut device, case, draws, &mut BTreeMap::new())? {
-            let graph = case.graph()?;
+        if let Some(wrong) = verify_case(&mut device, case, (args.seed, args.draws), &mut BTreeMap::new())? {
             let target = target_of(&mut device)?;
-            let split = split::split(&graph, &case.step(), &mut |part| checked(kind, target, &part, case, draws))?;
-            let place = |v| reported(&report, case, &graph, v);
-            let found = Wrong { case, graph: &graph, before: i, all: cases.len(), wrong: &wrong, split: &split };
-            return Err(told::told(args, differs.as_ref(), &found, &place));
+            let graph = case.graph()?;
+            let split = split_on(args, kind, target, case, &graph, &inputs)?;
+            let place = |v| reported(report, case, &graph, v);
+            let before = Before::Kernels { right: i, all: cases.len() };
+            let found = Wrong { case, graph: &graph, before, wrong: &wrong, split: &split };
+            return Err(told::told(args, &found, &place));
         }
     }
-    match &differs {
-        Some(differs) => Err(told::only_in_the_step(args, differs)),
+    let text = format!("{} kernels, {} draws each, none wrong", cases.len(), args.draws);
+    right(args, &json!({"device": args.device, "kernels": cases.len(), "wrong": null}), &text)
+}
+
+/// The first wrong launch of the ids' steps; its kernel is split on what that launch was given.
+fn in_steps(args: &cli::Bisect, ids: &str, kind: DeviceKind, bundle: &Bundle, report: &Report) -> Result<(), CliError> {
+    let m = bundle.manifest();
+    let outcome = step::first(args, ids, &trunk(bundle)?, report, m, kind)?;
+    let (at, place, given) = match outcome.found {
         None => {
-            let text = format!("{} kernels, {} draws each, none wrong", cases.len(), args.draws);
-            right(args, &json!({"device": args.device, "kernels": cases.len(), "wrong": null}), &text)
+            if !outcome.declared {
+                in_bounds(&bodies::check(bundle, (args.seed, args.draws))?)?;
+            }
+            let compared = outcome.compared;
+            let value = json!({"launches": "all", "compared": compared, "declared": outcome.declared, "wrong": null});
+            let beside = if outcome.declared { ", and every value is the declared one" } else { "" };
+            return right(args, &value, &format!("no launch is wrong in {compared} outputs and states{beside}"));
+        }
+        Some(Found::Declared(at)) => return Err(told::not_declared(args, &at)),
+        Some(Found::Launch { at, place, given }) => (at, place, given),
+    };
+    let case = step::case(m, place, fit_of(m)?)?;
+    let mut device = UnderTest::open(kind, bundle)?;
+    let inputs = Inputs::OfStep(&given);
+    let wrong = with_subject(&case, |s| Ok(on_inputs(&mut device, s, &inputs, (args.seed, args.draws))?))?;
+    let Some(wrong) = wrong else { return Err(told::only_in_the_step(args, &at)) };
+    let (target, graph) = (target_of(&mut device)?, case.graph()?);
+    let split = split_on(args, kind, target, &case, &graph, &inputs)?;
+    let place = |v| reported(report, &case, &graph, v);
+    let found = Wrong { case: &case, graph: &graph, before: Before::Step(&at), wrong: &wrong, split: &split };
+    Err(told::told(args, &found, &place))
+}
+
+/// What kernels run on.
+enum Inputs<'a> {
+    Drawn,
+    /// What a launch of a step was given.
+    OfStep(&'a Given<'static>),
+}
+
+/// Runs a kernel `draws` times: on as many draws, or on one input. An emulator orders waves differently each time.
+fn on_inputs(
+    under: &mut UnderTest,
+    subject: &Subject,
+    inputs: &Inputs,
+    (first, draws): (u64, u64),
+) -> Result<Option<Mismatch>, CodegenError> {
+    for draw in 0..draws.max(1) {
+        let seed = first.wrapping_add(draw);
+        under.prepare(draw, seed);
+        let wrong = match inputs {
+            Inputs::Drawn => check(under.device(), subject, seed)?,
+            Inputs::OfStep(given) => check_given(under.device(), subject, given)?,
+        };
+        if wrong.is_some() {
+            return Ok(wrong);
         }
     }
+    Ok(None)
+}
+
+fn split_on(
+    args: &cli::Bisect,
+    kind: DeviceKind,
+    target: &Target,
+    case: &Case,
+    graph: &Graph,
+    inputs: &Inputs,
+) -> Result<Split, CliError> {
+    let draws = (args.seed, args.draws);
+    Ok(split::split(graph, &case.step(), &mut |part| checked(kind, target, &part, case, (inputs, draws)))?)
 }
 
 fn right(args: &cli::Bisect, value: &Value, text: &str) -> Result<(), CliError> {
@@ -78,12 +142,19 @@ fn trunk(bundle: &Bundle) -> Result<Module, CliError> {
     Ok(unglue_ir::text::parse_module(text)?)
 }
 
-/// A wrong kernel: `before` of `all` are right, and it was split.
+/// What was right before a wrong kernel.
+enum Before<'a> {
+    /// So many kernels on drawn inputs.
+    Kernels { right: usize, all: usize },
+    /// The launches of a step up to this one.
+    Step(&'a Differs),
+}
+
+/// A wrong kernel that was split.
 struct Wrong<'a> {
     case: &'a Case<'a>,
     graph: &'a Graph,
-    before: usize,
-    all: usize,
+    before: Before<'a>,
     wrong: &'a Mismatch,
     split: &'a Split,
 }
@@ -94,13 +165,13 @@ fn target_of(device: &mut UnderTest) -> Result<&'static Target, CliError> {
     target::by_name(name).ok_or_else(|| CliError::Usage { rule: "--device", found: name.into(), needed: needed() })
 }
 
-/// Compiles a part and runs it on a device of its own, on the draws that the kernel was checked on.
+/// Compiles a part and runs it on a device of its own, on the inputs that the kernel was checked on.
 fn checked(
     kind: DeviceKind,
     target: &Target,
     part: &Part,
     case: &Case,
-    (first, draws): (u64, u64),
+    (inputs, draws): (&Inputs, (u64, u64)),
 ) -> Result<Option<Mismatch>, CodegenError> {
     let made = split::make(part, target)?;
     let cannot = |e: String| CodegenError::Check { kernel: made.entry.name.clone(), found: e };
@@ -118,14 +189,7 @@ fn checked(
         bucket: case.step(),
         bounded: made.entry.products == unglue_runtime::manifest::Products::Tiles,
     };
-    for draw in 0..draws.max(1) {
-        let seed = first.wrapping_add(draw);
-        under.prepare(draw, seed);
-        if let Some(wrong) = check(under.device(), &subject, seed)? {
-            return Ok(Some(wrong));
-        }
-    }
-    Ok(None)
+    on_inputs(&mut under, &subject, inputs, draws)
 }
 
 /// The op of the report that a value of a kernel's graph is: both list the same ops in the same order.

@@ -1,46 +1,88 @@
-//! One sequence through a device and the interpreter side by side: the first launch whose outputs differ.
+//! One sequence through a device: the first launch of its steps that is wrong.
 //!
-//! A stored value is compared with the declared value that became it. Values that a rule brought in have none; what they
-//! lead to is compared later on.
+//! Each launch is judged by itself: on what it was given, the interpreter must leave the same outputs and states, bit
+//! for bit, or within the bound of the ops where products are on matrix tiles. In a bundle whose steps have the
+//! declared bits (exact, and no tiles in the launch lists) the declared trunk runs beside it: a launch that is right
+//! on what it was given may have been given something else than the trunk says. A stored value is then compared with
+//! the declared value that became it. Values that a rule brought in have none; what they lead to is compared later on.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use unglue_codegen::check::Given;
 use unglue_ir::graph::ValueId;
 use unglue_ir::interp::Tensor;
 use unglue_ir::module::Module;
 use unglue_models::checkpoint::Checkpoint;
 use unglue_models::safetensors::Stored;
-use unglue_runtime::manifest::{Arg, Manifest};
-use unglue_runtime::{BufferReader, LaunchEvent};
+use unglue_passes::schedule::Fit;
+use unglue_runtime::manifest::{Arg, Manifest, Products};
+use unglue_runtime::{BufferReader, LaunchEvent, Moment, RuntimeError};
 
+use super::launch::{self, Watched, Wrong};
 use crate::cli;
 use crate::device::DeviceKind;
 use crate::error::CliError;
 use crate::report::view::Report;
-use crate::run::Work;
 use crate::run::device::{OnDevice, weights_folder};
 use crate::run::dump::Array;
 use crate::run::interp::Interpreter;
+use crate::run::{Engine, Work};
+use crate::verify::{Case, fit_of};
 
 /// A call and a declared value of its body.
 type Place = (usize, u32);
 
-/// A launch with a wrong output.
+/// The declared trunk's values of a step, and its states after it.
+type Declared = (BTreeMap<Place, Array>, BTreeMap<String, Array>);
+
+/// A launch with a wrong output or state.
 #[derive(Debug, serde::Serialize)]
 pub struct Differs {
     /// Number in the launch list of so many rows.
     pub launch: usize,
     pub rows_max: u64,
     pub kernel: String,
-    /// `layer3.kda%12`: the declared value that the output is.
+    /// `layer3.kda%12`: the declared value that an output is; `state layer3.matrix`.
     pub value: String,
-    /// Token of the sequence, and element of its row.
-    pub token: usize,
+    /// Token of the sequence; none for states.
+    pub token: Option<usize>,
+    /// Element of the token's row, or of the state.
     pub element: usize,
     pub device: String,
     pub interpreter: String,
-    /// Outputs of that launch and of those before it that were compared.
+    /// Outputs and states of that launch and of those before it that were compared.
     pub compared: usize,
+}
+
+/// What is wrong with the first wrong launch.
+pub enum Found {
+    /// What it left does not follow from what it was given.
+    Launch { at: Differs, place: (usize, usize), given: Box<Given<'static>> },
+    /// It does, and is not what the trunk declares.
+    Declared(Differs),
+}
+
+/// What the steps left.
+pub struct Outcome {
+    pub found: Option<Found>,
+    /// Outputs and states that were compared.
+    pub compared: usize,
+    /// The declared trunk ran beside the device.
+    pub declared: bool,
+}
+
+/// The side by side run.
+struct Steps<'a> {
+    m: &'a Manifest,
+    fit: &'static Fit,
+    stored: BTreeMap<u32, Place>,
+    /// Declared values and states of the step, if the bundle has their bits.
+    values: Option<Declared>,
+    /// First token of the step.
+    start: usize,
+    next: Option<Watched>,
+    compared: usize,
+    found: Option<Found>,
 }
 
 /// Feeds the ids in steps of as many rows as the bundle takes.
@@ -54,12 +96,32 @@ pub fn first(
     report: &Report,
     m: &Manifest,
     kind: DeviceKind,
-) -> Result<Option<Differs>, CliError> {
-    if m.options.numerics != "exact" {
-        let needed = "exact: only there every value has the interpreter's bits".into();
-        return Err(CliError::Usage { rule: "--ids", found: format!("numerics {}", m.options.numerics), needed });
+) -> Result<Outcome, CliError> {
+    let run = run_of(args, ids, m);
+    let work = Work::of(&run)?;
+    let mut device = OnDevice::open(&run, kind, &work)?;
+    let declared = has_declared_bits(m, &work);
+    let mut interpreter = Interpreter::of(trunk.clone(), Checkpoint::open(&weights_folder(&run)?)?);
+    let stored = stored(trunk, report, m);
+    let mut steps = Steps { m, fit: fit_of(m)?, stored, values: None, start: 0, next: None, compared: 0, found: None };
+    for step in work.steps() {
+        let ids = work.ids().get(step.clone()).unwrap_or_default();
+        steps.start = step.start;
+        if declared {
+            steps.values = Some(declared_values(&mut interpreter, ids, &steps.stored)?);
+        }
+        let mut hook = |e: &LaunchEvent<'_>, r: &dyn BufferReader| steps.at(e, r).map_err(|e| e.to_string());
+        let ran = device.observed(ids, &mut hook);
+        steps.ended(ran)?;
+        if steps.found.is_some() {
+            break;
+        }
     }
-    let run = cli::Run {
+    Ok(Outcome { found: steps.found, compared: steps.compared, declared })
+}
+
+fn run_of(args: &cli::Bisect, ids: &str, m: &Manifest) -> cli::Run {
+    cli::Run {
         input: args.bundle.clone(),
         weights: args.weights.clone(),
         ids: ids.to_owned(),
@@ -73,37 +135,155 @@ pub fn first(
         block: None,
         trunk: cli::Trunk::default(),
         json: args.json,
-    };
-    let work = Work::of(&run)?;
-    let mut device = OnDevice::open(&run, kind, &work)?;
-    let mut interpreter = Interpreter::of(trunk.clone(), Checkpoint::open(&weights_folder(&run)?)?);
-    let stored = stored(trunk, report, m);
+    }
+}
+
+/// Whether all values of the steps have the declared bits.
+fn has_declared_bits(m: &Manifest, work: &Work) -> bool {
+    let tiles = |k: u32| m.kernels.get(k as usize).is_some_and(|k| k.products == Products::Tiles);
+    let list = |rows: usize| m.buckets.iter().find(|b| b.rows_max >= rows as u64);
+    let on_lanes = |rows: usize| list(rows).is_some_and(|b| !b.launches.iter().any(|l| tiles(l.kernel)));
+    m.options.numerics == "exact" && work.steps().into_iter().all(|s| on_lanes(s.len()))
+}
+
+/// The declared trunk's step: stored values, and states after it.
+fn declared_values(
+    interpreter: &mut Interpreter,
+    ids: &[i32],
+    stored: &BTreeMap<u32, Place>,
+) -> Result<Declared, CliError> {
     let wanted: BTreeSet<Place> = stored.values().copied().collect();
-    let mut found = None;
-    let mut compared = 0;
-    for step in work.steps() {
-        let ids = work.ids().get(step.clone()).unwrap_or_default();
-        let mut values: BTreeMap<Place, Array> = BTreeMap::new();
-        interpreter.observed(ids, &mut |call: usize, id: ValueId, t: &Tensor| {
-            if wanted.contains(&(call, id.0)) {
-                values.insert((call, id.0), t.into());
-            }
-        })?;
-        let mut hook = |e: &LaunchEvent<'_>, reader: &dyn BufferReader| {
-            for (buffer, place) in outputs(m, e).into_iter().filter_map(|b| Some((b, *stored.get(&b)?))) {
-                let Some(want) = values.get(&place).filter(|_| found.is_none()) else { continue };
-                let got: Array = reader.read_buffer(buffer).map_err(|e| e.to_string())?.into();
-                compared += 1;
-                found = difference(&got, want).map(|at| differs(m, e, place, (&got, want), (step.start, at), compared));
-            }
-            Ok(())
+    let mut values = BTreeMap::new();
+    interpreter.observed(ids, &mut |call: usize, id: ValueId, t: &Tensor| {
+        if wanted.contains(&(call, id.0)) {
+            values.insert((call, id.0), t.into());
+        }
+    })?;
+    Ok((values, interpreter.states()?.into_iter().collect()))
+}
+
+impl<'a> Steps<'a> {
+    /// Before a launch: keeps what it is given. After it: compares. Once something is wrong, stops the step.
+    fn at(&mut self, e: &LaunchEvent<'_>, reader: &dyn BufferReader) -> Result<(), CliError> {
+        let place = (e.bucket, e.launch);
+        let case = case(self.m, place, self.fit)?;
+        if e.moment == Moment::Before {
+            self.next = Some(launch::before(&case, place, reader)?);
+            return Ok(());
+        }
+        let Some(watched) = self.next.take() else { return Ok(()) };
+        let (compared, wrong) = launch::after(&case, &watched, reader)?;
+        self.compared += compared;
+        self.found = match wrong {
+            Some(wrong) => Some(self.launch(&case, watched, wrong)),
+            None => self.not_declared(&case, e, &watched, reader)?.map(Found::Declared),
         };
-        device.observed(ids, &mut hook)?;
-        if found.is_some() {
-            return Ok(found);
+        match &self.found {
+            None => Ok(()),
+            Some(_) => Err(CliError::Failed("the launch is wrong".into())),
         }
     }
-    Ok(None)
+
+    /// How the device's step ended. An error after a wrong launch says nothing; a fault is one.
+    fn ended(&mut self, ran: Result<(), CliError>) -> Result<(), CliError> {
+        match ran {
+            Err(CliError::Device(RuntimeError::KernelTrap { found, .. })) if self.next.is_some() => {
+                if let Some(watched) = self.next.take() {
+                    let case = case(self.m, watched.place, self.fit)?;
+                    let wrong = launch::forbidden(&case, &watched, found)?;
+                    self.found = Some(self.launch(&case, watched, wrong));
+                }
+                Ok(())
+            }
+            Err(e) if self.found.is_none() => Err(e),
+            _ => Ok(()),
+        }
+    }
+
+    fn launch(&self, case: &Case, watched: Watched, wrong: Wrong) -> Found {
+        let arg = wrong.param.and_then(|p| case.launch.args.get(p)).copied();
+        let value = match arg {
+            Some(Arg::State(s)) => state_name(self.m, s),
+            Some(Arg::Buffer(b)) if self.stored.contains_key(&b) => named(&case.launch.site, self.stored[&b]),
+            _ => format!("{} {} of the kernel's graph", case.launch.site, wrong.mismatch.value),
+        };
+        let at = Differs {
+            value,
+            token: wrong.row.map(|row| self.start + row),
+            element: wrong.element,
+            device: wrong.mismatch.device,
+            interpreter: wrong.mismatch.interpreter,
+            ..self.differs(case, watched.place)
+        };
+        Found::Launch { at, place: watched.place, given: Box::new(watched.given) }
+    }
+
+    fn differs(&self, case: &Case, (_, launch): (usize, usize)) -> Differs {
+        Differs {
+            launch,
+            rows_max: case.bucket.rows_max,
+            kernel: case.entry.name.clone(),
+            value: String::new(),
+            token: None,
+            element: 0,
+            device: String::new(),
+            interpreter: String::new(),
+            compared: self.compared,
+        }
+    }
+
+    /// The first output, then state, of a launch that is not the declared one.
+    fn not_declared(
+        &self,
+        case: &Case,
+        e: &LaunchEvent<'_>,
+        watched: &Watched,
+        reader: &dyn BufferReader,
+    ) -> Result<Option<Differs>, CliError> {
+        let Some((values, states)) = &self.values else { return Ok(None) };
+        for (buffer, place) in outputs(self.m, e).into_iter().filter_map(|b| Some((b, *self.stored.get(&b)?))) {
+            let Some(want) = values.get(&place) else { continue };
+            let got: Array = reader.read_buffer(buffer).map_err(CliError::Device)?.into();
+            if let Some(at) = difference(&got, want) {
+                let rows = want.shape.first().copied().unwrap_or(1).max(1) as usize;
+                let per_row = (want.bytes.len() / (want.dtype.bytes() as usize).max(1) / rows).max(1);
+                let (value, token) = (named(&case.launch.site, place), Some(self.start + at / per_row));
+                let found = Differs { value, token, element: at % per_row, ..self.differs(case, watched.place) };
+                return Ok(Some(with_values(found, (&got, want), at)));
+            }
+        }
+        for (state, content) in launch::written(case, watched, reader)? {
+            let Some(decl) = self.m.states.get(state as usize) else { continue };
+            let Some(want) = states.get(&decl.name) else { continue };
+            let got = Array::floats(want.dtype, want.shape.clone(), &content);
+            if let Some(at) = difference(&got, want) {
+                let value = state_name(self.m, state);
+                let found = Differs { value, element: at, ..self.differs(case, watched.place) };
+                return Ok(Some(with_values(found, (&got, want), at)));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// # Errors
+/// [`CliError::Bundle`] if the bundle has no such launch.
+pub fn case<'a>(m: &'a Manifest, place: (usize, usize), fit: &'static Fit) -> Result<Case<'a>, CliError> {
+    let known = || m.buckets.iter().map(|b| b.launches.len().to_string()).collect::<Vec<_>>().join(", ");
+    let unknown = || RuntimeError::Unknown { what: "launch", name: format!("{place:?}"), known: known() };
+    Case::of(m, place, fit).ok_or_else(|| CliError::Bundle(unknown()))
+}
+
+fn named(site: &str, (_, value): Place) -> String {
+    format!("{site}%{value}")
+}
+
+fn state_name(m: &Manifest, state: u32) -> String {
+    format!("state {}", m.states.get(state as usize).map(|s| s.name.as_str()).unwrap_or_default())
+}
+
+fn with_values(found: Differs, (got, want): (&Array, &Array), at: usize) -> Differs {
+    Differs { device: shown(got, at), interpreter: shown(want, at), ..found }
 }
 
 /// By buffer: the declared value that it holds.
@@ -166,30 +346,5 @@ fn shown(a: &Array, at: usize) -> String {
         (Some(x), _) => format!("{x:e}"),
         (None, &[a, b, c, d]) => i32::from_le_bytes([a, b, c, d]).to_string(),
         (None, other) => format!("{other:02x?}"),
-    }
-}
-
-/// `at`: the element, in a step that starts at token `start`.
-fn differs(
-    m: &Manifest,
-    e: &LaunchEvent<'_>,
-    (_, value): Place,
-    (got, want): (&Array, &Array),
-    (start, at): (usize, usize),
-    compared: usize,
-) -> Differs {
-    let rows = want.shape.first().copied().unwrap_or(1).max(1) as usize;
-    let size = want.dtype.bytes() as usize;
-    let per_row = (want.bytes.len() / size.max(1) / rows).max(1);
-    Differs {
-        launch: e.launch,
-        rows_max: m.buckets.get(e.bucket).map_or(0, |b| b.rows_max),
-        kernel: e.kernel.to_owned(),
-        value: format!("{}%{value}", e.site),
-        token: start + at / per_row,
-        element: at % per_row,
-        device: shown(got, at),
-        interpreter: shown(want, at),
-        compared,
     }
 }

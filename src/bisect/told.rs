@@ -5,8 +5,8 @@ use unglue_codegen::check::Mismatch;
 use unglue_codegen::check::split::Found;
 use unglue_ir::graph::ValueId;
 
-use super::Wrong;
 use super::step::Differs;
+use super::{Before, Wrong};
 use crate::cli;
 use crate::error::CliError;
 use crate::report::view::Op;
@@ -15,7 +15,7 @@ use crate::report::view::Op;
 pub type Placed<'a> = &'a dyn Fn(ValueId) -> Option<(&'a str, &'a Op)>;
 
 /// Prints what was found; the error that ends the command.
-pub fn told(args: &cli::Bisect, differs: Option<&Differs>, w: &Wrong, placed: Placed) -> CliError {
+pub fn told(args: &cli::Bisect, w: &Wrong, placed: Placed) -> CliError {
     let name = |v: ValueId| format!("%{} {}", v.0, w.graph.node(v).op.name());
     let (kind, what, op) = match &w.split.found {
         Found::Op { value, wrong } => {
@@ -33,18 +33,24 @@ pub fn told(args: &cli::Bisect, differs: Option<&Differs>, w: &Wrong, placed: Pl
         }
     };
     let skipped: Vec<String> = w.split.skipped.iter().map(|(v, why)| format!("{}: {why}", name(*v))).collect();
+    let (differs, right, all, inputs) = match w.before {
+        Before::Kernels { right, all } => (None, Some(right), Some(all), "drawn inputs"),
+        Before::Step(at) => (Some(at), None, None, "what the launch was given"),
+    };
     if args.json {
         let value = json!({
-            "device": args.device, "differs": differs, "kernels": w.all, "right_before": w.before,
+            "device": args.device, "differs": differs, "kernels": all, "right_before": right,
             "wrong": mismatch(w.wrong), "found": kind, "op": op, "parts": w.split.tried, "skipped": skipped,
         });
         println!("{value}");
     } else {
-        match differs {
-            Some(d) => println!("{}", of_the_step(d)),
-            None => println!("{} of {} kernels are right; then {}", w.before, w.all, w.case.entry.name),
+        match w.before {
+            Before::Step(at) => println!("{}", of_the_step(at)),
+            Before::Kernels { right, all } => {
+                println!("{right} of {all} kernels are right; then {}", w.case.entry.name);
+            }
         }
-        println!("on drawn inputs: {}", w.wrong);
+        println!("on {inputs}: {}", w.wrong);
         skipped.iter().for_each(|s| println!("no kernel of its own: {s}"));
         println!("{} parts were made anew; {what}", w.split.tried);
     }
@@ -65,11 +71,23 @@ fn op(value: &str, placed: Option<(&str, &Op)>, wrong: &Mismatch) -> (String, Va
     (text, json!({"value": value, "rewritten": place, "lines": lines, "wrong": mismatch(wrong)}))
 }
 
-/// A launch is wrong in the step, and its kernel right on drawn inputs.
+/// A launch is wrong in the step, and its kernel right on the same inputs.
 pub fn only_in_the_step(args: &cli::Bisect, d: &Differs) -> CliError {
-    let what = format!("its kernel is right on {} draw(s) from seed {}: try other seeds", args.draws.max(1), args.seed);
+    let what = "alone its kernel is right on what the launch was given: look at what else ran on the device, or at places \
+                that its buffers share in the arena";
+    of_a_launch(args, d, "only_in_the_step", what)
+}
+
+/// A launch is right on what it was given, and what it leaves is not what the trunk declares.
+pub fn not_declared(args: &cli::Bisect, d: &Differs) -> CliError {
+    let what = "the launch is right on what it was given: the rewriting, its arguments, or a buffer that was overwritten \
+                are wrong; needed: the declared value; `unglue run --tap` on a bundle with taps reads values before it";
+    of_a_launch(args, d, "not_declared", what)
+}
+
+fn of_a_launch(args: &cli::Bisect, d: &Differs, found: &str, what: &str) -> CliError {
     if args.json {
-        println!("{}", json!({"device": args.device, "differs": d, "found": "only_in_the_step"}));
+        println!("{}", json!({"device": args.device, "differs": d, "found": found}));
     } else {
         println!("{}\n{what}", of_the_step(d));
     }
@@ -77,10 +95,11 @@ pub fn only_in_the_step(args: &cli::Bisect, d: &Differs) -> CliError {
 }
 
 fn of_the_step(d: &Differs) -> String {
+    let token = d.token.map(|t| format!(" of token {t}")).unwrap_or_default();
     format!(
-        "first launch that differs: number {} of the list for {} row(s), {}, at {} (element {} of token {}): device {}, \
-         interpreter {}; {} outputs were compared",
-        d.launch, d.rows_max, d.kernel, d.value, d.element, d.token, d.device, d.interpreter, d.compared
+        "first launch that differs: number {} of the list for {} row(s), {}, at {} (element {}{token}): device {}, \
+         interpreter {}; {} outputs and states were compared",
+        d.launch, d.rows_max, d.kernel, d.value, d.element, d.device, d.interpreter, d.compared
     )
 }
 

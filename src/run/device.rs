@@ -10,8 +10,8 @@ use unglue_models::safetensors::Stored;
 use unglue_runtime::Hook;
 use unglue_runtime::manifest::{MANIFEST_FILE, Manifest, Mem, Source};
 use unglue_runtime::{
-    BufferReader, Bundle, Counters, Feed, Geometry, LaunchEvent, LogitRows, RuntimeError, SequenceState, Session,
-    SessionOptions, slice_tensor,
+    BufferReader, Bundle, Counters, Feed, Geometry, LaunchEvent, LogitRows, Moment, RuntimeError, SequenceState,
+    Session, SessionOptions, slice_tensor,
 };
 
 use super::dump::{Array, Dump};
@@ -178,7 +178,8 @@ impl Engine for OnDevice {
             None => self.session.feed_batch(&mut feeds, None),
             Some(dump) => {
                 let mut hook = |e: &LaunchEvent<'_>, reader: &dyn BufferReader| {
-                    let here = reads.get(e.bucket).and_then(|b| b.get(e.launch)).map(Vec::as_slice);
+                    let here = reads.get(e.bucket).filter(|_| e.moment == Moment::After);
+                    let here = here.and_then(|b| b.get(e.launch)).map(Vec::as_slice);
                     for (name, buffer) in here.unwrap_or_default() {
                         if dump.wants(name) {
                             dump.push(name, reader.read_buffer(*buffer).map_err(|e| e.to_string())?.into());

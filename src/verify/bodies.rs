@@ -10,7 +10,6 @@ use unglue_passes::schedule::{Bucket, Fit};
 use unglue_passes::{Limits, Numerics, optimise};
 use unglue_runtime::{Bundle, manifest};
 
-use crate::cli;
 use crate::error::CliError;
 
 /// Weights of a body that are drawn and multiplied in the interpreter; a body with more is left out, and said to be.
@@ -23,11 +22,11 @@ pub struct Checked {
     pub compared: Option<Compared>,
 }
 
-/// Compares the bodies of a bundle that is not exact; nothing for one that is.
-pub fn check(bundle: &Bundle, args: &cli::Verify) -> Result<Vec<Checked>, CliError> {
+/// Compares the bodies of a bundle that is not exact, on `draws.1` draws from seed `draws.0` on; nothing for one that is.
+pub fn check(bundle: &Bundle, draws: (u64, u64)) -> Result<Vec<Checked>, CliError> {
     let m = bundle.manifest();
     let numerics = Numerics::by_name(&m.options.numerics).unwrap_or_default();
-    let Some(bucket) = m.buckets.last().filter(|_| numerics != Numerics::Exact && args.kernel.is_none()) else {
+    let Some(bucket) = m.buckets.last().filter(|_| numerics != Numerics::Exact) else {
         return Ok(vec![]);
     };
     let missing = || CliError::input(bundle.path(), "no trunk or no report in it; compile again");
@@ -47,7 +46,7 @@ pub fn check(bundle: &Bundle, args: &cli::Verify) -> Result<Vec<Checked>, CliErr
             return Err(CliError::Failed(format!("{found}; verify with the unglue that compiled the bundle")));
         }
         let r = Rewrite { declared, rewritten: &rewritten, stats: &stats };
-        let compared = (elements(declared) <= MAX_ELEMENTS).then(|| draws(&r, bucket, fit, args)).transpose()?;
+        let compared = (elements(declared) <= MAX_ELEMENTS).then(|| on_draws(&r, bucket, fit, draws)).transpose()?;
         checked.push(Checked { body: declared.name.clone(), compared });
     }
     Ok(checked)
@@ -62,12 +61,17 @@ fn elements(body: &Graph) -> u64 {
 }
 
 /// All draws of a body; the last is the first that is wrong.
-fn draws(r: &Rewrite, bucket: &manifest::Bucket, fit: &'static Fit, args: &cli::Verify) -> Result<Compared, CliError> {
+fn on_draws(
+    r: &Rewrite,
+    bucket: &manifest::Bucket,
+    fit: &'static Fit,
+    (first, draws): (u64, u64),
+) -> Result<Compared, CliError> {
     let (rows_max, seqs_max) = (bucket.rows_max as u32, bucket.seqs_max as u32);
     let bucket = Bucket { rows_max, seqs_max, pools: bucket.pools, fit };
     let mut all = Compared::default();
-    for draw in 0..args.draws.max(1) {
-        let found = check_rewrite(r, &bucket, args.seed.wrapping_add(draw))?;
+    for draw in 0..draws.max(1) {
+        let found = check_rewrite(r, &bucket, first.wrapping_add(draw))?;
         all.unbounded += found.unbounded;
         found.values.into_iter().for_each(|(class, n)| *all.values.entry(class).or_default() += n);
         if found.wrong.is_some() {
@@ -75,4 +79,15 @@ fn draws(r: &Rewrite, bucket: &manifest::Bucket, fit: &'static Fit, args: &cli::
         }
     }
     Ok(all)
+}
+
+/// The first body of those checked that leaves the bound of its class.
+///
+/// # Errors
+/// [`CliError::Failed`] says where.
+pub fn in_bounds(checked: &[Checked]) -> Result<(), CliError> {
+    match checked.iter().filter_map(|b| b.compared.as_ref()?.wrong.as_ref()).next() {
+        Some(first) => Err(CliError::Failed(format!("a rewritten body leaves the bound of its class: {first}"))),
+        None => Ok(()),
+    }
 }

@@ -43,6 +43,9 @@ fn only_long_steps_have_tiles() {
     let of =
         |rows: u64| m.buckets.iter().find(|b| b.rows_max == rows).unwrap().launches.iter().filter(|l| tiles(l)).count();
     assert_eq!([1, 4, 16].map(of), [0; 3]);
+    for k in &m.kernels {
+        assert_eq!(k.products == Products::Tiles, k.class == "tiled matmul", "{} {}", k.name, k.class);
+    }
     assert!(of(64) >= 5, "{}", of(64));
 }
 

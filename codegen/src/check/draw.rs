@@ -10,7 +10,7 @@ use unglue_ir::op::{Domain, Op};
 use unglue_ir::types::{DType, Dim, Format, TensorType, Type};
 use unglue_passes::schedule::Bucket;
 
-use super::{Drawn, Paging, state};
+use super::{Given, Paging, state};
 
 /// What a seed has beside random numbers. Seed 0 has none of it, the first six have all.
 #[derive(Clone, Copy, Debug)]
@@ -31,14 +31,14 @@ impl Flavour {
     }
 }
 
-pub(super) fn draw_all<'a>(g: &Graph, bucket: &Bucket, seed: u64) -> Result<Drawn<'a>, IrError> {
+pub(super) fn draw_all<'a>(g: &Graph, bucket: &Bucket, seed: u64) -> Result<Given<'a>, IrError> {
     let mut rng = Rng::new(seed);
     let flavour = Flavour::of(seed);
     let paging = state::paging(g, bucket, seed);
     let batch = draw_batch(&mut rng, bucket, &paging, flavour);
     let logits = 1 + rng.below(u64::from(bucket.rows_max)) as usize;
     let dims = Dims::of(&batch, logits);
-    let mut drawn = Drawn {
+    let mut drawn = Given {
         block_table: state::block_table(&mut rng, &paging, &batch),
         paging,
         logits,
@@ -46,6 +46,7 @@ pub(super) fn draw_all<'a>(g: &Graph, bucket: &Bucket, seed: u64) -> Result<Draw
         weights: BTreeMap::new(),
         states: BTreeMap::new(),
         batch,
+        seed: Some(seed),
     };
     for id in g.ids() {
         match (&g.node(id).op, g.ty(id)) {

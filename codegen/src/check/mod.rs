@@ -1,10 +1,13 @@
 //! Runs one kernel alone on a device and compares it with the interpreter (numerics P4).
 //!
-//! In: a kernel's graph, what its parameters stand for, a device that has its code loaded, a seed. Out: the first
-//! element that differs, or nothing. Inputs are drawn from their domains; what lies past the step's end or a buffer's
-//! end, and state that is not the step's, holds patterns, so that reading or writing it shows.
+//! In: a kernel's graph, what its parameters stand for, a device that has its code loaded, and a seed, or what a step
+//! gave the kernel. Out: the first element that differs, or nothing. With a seed, inputs are drawn from their domains.
+//! What lies past the step's end or a buffer's end, and state that is not the step's, holds patterns, so that reading
+//! or writing it shows.
 
+mod compare;
 mod draw;
+mod given;
 pub mod rewrite;
 #[cfg(feature = "llvm")]
 pub mod split;
@@ -12,10 +15,8 @@ mod state;
 
 use std::collections::BTreeMap;
 
-use unglue_ir::IrError;
 use unglue_ir::graph::Graph;
-use unglue_ir::interp::bound::{BoundInputs, BoundOutputs, BoundedTensor, Casts, eval_bounds};
-use unglue_ir::interp::{Batch, Data, StateData, Tensor, WeightRef, eval_graph};
+use unglue_ir::interp::Data;
 use unglue_ir::op::Op;
 use unglue_ir::types::{DType, Dim};
 use unglue_passes::schedule::{Bucket, GridAxis, strip_reshapes};
@@ -24,6 +25,10 @@ use unglue_runtime::{ArgValue, BufferId, Device, RuntimeError};
 use crate::error::CodegenError;
 use crate::generate::{FAULT_TOKEN, StepBuffer, StepScalar, Use};
 
+use compare::{Expected, first_difference, output, row_elements, state_dtype};
+
+pub use compare::judge;
+pub use given::{Buffers, Given, StepRows};
 pub use state::{Paged, block_table};
 
 /// A kernel under test.
@@ -36,14 +41,14 @@ pub struct Subject<'a> {
     pub uses: &'a [Use],
     pub grid: [GridAxis; 3],
     pub bucket: Bucket,
-    /// Results are compared within the bound of their ops (numerics P4): sums on matrix tiles have an order of their own.
-    /// All others are compared bit for bit.
+    /// Results are compared within the bound of their ops (numerics P4): sums on matrix tiles have an order of their
+    /// own. All others are compared bit for bit.
     pub bounded: bool,
 }
 
 /// The first wrong element of a kernel.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("kernel `{kernel}`, {value}[{index}] (row {row}): device {device}, interpreter {interpreter}, seed {seed}")]
+#[error("kernel `{kernel}`, {value}[{index}] (row {row}): device {device}, interpreter {interpreter}, {}", origin(*seed))]
 pub struct Mismatch {
     pub kernel: String,
     pub value: String,
@@ -51,7 +56,12 @@ pub struct Mismatch {
     pub row: usize,
     pub device: String,
     pub interpreter: String,
-    pub seed: u64,
+    /// Of the draw; none if the inputs are a step's.
+    pub seed: Option<u64>,
+}
+
+fn origin(seed: Option<u64>) -> String {
+    seed.map_or_else(|| "inputs of the step".into(), |s| format!("seed {s}"))
 }
 
 /// Sizes of the paged state that a check lays out.
@@ -61,32 +71,6 @@ pub struct Paging {
     pub blocks_per_seq: usize,
     pub num_blocks: usize,
     pub max_slots: usize,
-}
-
-/// Everything that a check draws.
-struct Drawn<'a> {
-    batch: Batch,
-    block_table: Vec<i32>,
-    paging: Paging,
-    logits: usize,
-    inputs: BTreeMap<String, Tensor>,
-    weights: BTreeMap<String, WeightRef<'a>>,
-    states: BTreeMap<String, StateData>,
-}
-
-impl<'a> Drawn<'a> {
-    fn weight(&self, name: &str) -> Result<WeightRef<'a>, IrError> {
-        self.weights.get(name).cloned().ok_or_else(|| IrError::Eval {
-            rule: "weight-missing",
-            place: name.into(),
-            found: "no such weight".into(),
-            hint: "draw every weight of the graph",
-        })
-    }
-
-    fn paged(&self) -> Paged<'_> {
-        Paged { paging: &self.paging, batch: &self.batch, block_table: &self.block_table }
-    }
 }
 
 /// Runs the subject once on drawn inputs; `Ok(Some)` is a wrong result.
@@ -111,30 +95,32 @@ pub fn check_then(
     then: Then,
 ) -> Result<Option<Mismatch>, CodegenError> {
     let drawn = draw::draw_all(subject.graph, &subject.bucket, seed).map_err(|e| cannot(subject, &e))?;
-    let mut states = drawn.states.clone();
-    let weights = |name: &str| drawn.weight(name);
-    let want = eval_graph(subject.graph, &drawn.inputs, &weights, &mut states, &drawn.batch, &mut |_, _| {})
-        .map_err(|e| cannot(subject, &e))?;
-    let bounds = if subject.bounded { Some(bounds(subject, &drawn)?) } else { None };
-    let mut run = Run { device, subject, drawn: &drawn, bounds, buffers: BTreeMap::new() };
-    let out = run.launch_and_compare(&want, &states, seed, then);
-    run.free()?;
-    out
+    run(device, subject, &drawn, then)
 }
 
-/// Bounds of a stateless kernel's results, by the orders of its ops.
-fn bounds(subject: &Subject, drawn: &Drawn) -> Result<BoundOutputs, CodegenError> {
-    let inputs = drawn.inputs.iter().map(|(n, t)| (n.clone(), BoundedTensor::exact(t))).collect();
-    let given = BoundInputs {
-        inputs: &inputs,
-        weights: &|name| drawn.weight(name),
-        states: &BTreeMap::new(),
-        batch: &drawn.batch,
-        selections: &BTreeMap::new(),
-        truncating: false,
-        casts: Casts::Declared,
-    };
-    eval_bounds(subject.graph, &given).map_err(|e| cannot(subject, &e))
+/// Runs the subject once on what it is given; `Ok(Some)` is a wrong result.
+///
+/// # Errors
+/// As [`check`].
+pub fn check_given(
+    device: &mut dyn Device,
+    subject: &Subject,
+    given: &Given,
+) -> Result<Option<Mismatch>, CodegenError> {
+    run(device, subject, given, &mut |_, _, _| Ok(()))
+}
+
+fn run(
+    device: &mut dyn Device,
+    subject: &Subject,
+    given: &Given,
+    then: Then,
+) -> Result<Option<Mismatch>, CodegenError> {
+    let expected = Expected::of(subject, given)?;
+    let mut run = Run { device, subject, given, expected, buffers: BTreeMap::new() };
+    let out = run.launch_and_compare(then);
+    run.free()?;
+    out
 }
 
 fn cannot(subject: &Subject, e: &dyn std::fmt::Display) -> CodegenError {
@@ -154,9 +140,8 @@ const SLACK: usize = 64;
 struct Run<'a, 'd> {
     device: &'d mut dyn Device,
     subject: &'a Subject<'a>,
-    drawn: &'a Drawn<'a>,
-    /// Of the results, where bits do not decide.
-    bounds: Option<BoundOutputs>,
+    given: &'a Given<'a>,
+    expected: Expected<'a>,
     /// Device buffer of each parameter, with its length; the pattern fills it up to a multiple of [`SLACK`].
     buffers: BTreeMap<usize, (BufferId, usize)>,
 }
@@ -184,14 +169,14 @@ pub fn decode(dtype: DType, bytes: &[u8]) -> Data {
     }
 }
 
+/// The mismatch of a kernel that did what the device forbids, as the device tells it.
+pub fn trapped(subject: &Subject, given: &Given, found: String) -> Mismatch {
+    let (kernel, interpreter) = (subject.name.into(), "no fault".into());
+    Mismatch { kernel, value: "launch".into(), index: 0, row: 0, device: found, interpreter, seed: given.seed }
+}
+
 impl Run<'_, '_> {
-    fn launch_and_compare(
-        &mut self,
-        want: &BTreeMap<String, Tensor>,
-        states: &BTreeMap<String, StateData>,
-        seed: u64,
-        then: Then,
-    ) -> Result<Option<Mismatch>, CodegenError> {
+    fn launch_and_compare(&mut self, then: Then) -> Result<Option<Mismatch>, CodegenError> {
         let mut args = Vec::new();
         for (i, of) in self.subject.uses.iter().enumerate() {
             args.push(match of {
@@ -210,19 +195,19 @@ impl Run<'_, '_> {
         let grid = self.subject.grid.map(|g| g.value(&self.subject.bucket) as u32);
         match self.device.launch(self.subject.number, grid, &args) {
             Ok(()) => {}
-            Err(RuntimeError::KernelTrap { found, .. }) => return Ok(Some(self.trapped(found, seed))),
+            Err(RuntimeError::KernelTrap { found, .. }) => return Ok(Some(trapped(self.subject, self.given, found))),
             Err(e) => return Err(cannot(self.subject, &e)),
         }
         for (i, of) in self.subject.uses.iter().enumerate() {
             let wrong = match of {
-                Use::Output(name) => self.compare_output(i, name, want, seed)?,
-                Use::State(name) => self.compare_state(i, name, states, seed)?,
-                Use::Step(StepBuffer::Status) => self.compare_status(i, seed)?,
-                Use::Step(StepBuffer::Counter) => self.compare_counter(i, seed)?,
+                Use::Output(name) => self.expected.output(name, &self.read(i)?)?,
+                Use::State(name) => self.expected.state(name, &self.content(of)?, &self.read(i)?)?,
+                Use::Step(StepBuffer::Status) => self.compare_status(i)?,
+                Use::Step(StepBuffer::Counter) => self.compare_counter(i)?,
                 _ => None,
             };
             let wrong = match wrong {
-                None => self.untouched(i, of, seed)?,
+                None => self.untouched(i, of)?,
                 some => some,
             };
             if wrong.is_some() {
@@ -233,12 +218,6 @@ impl Run<'_, '_> {
         Ok(None)
     }
 
-    /// The kernel did what the device forbids.
-    fn trapped(&self, found: String, seed: u64) -> Mismatch {
-        let (kernel, interpreter) = (self.subject.name.into(), "no fault".into());
-        Mismatch { kernel, value: "launch".into(), index: 0, row: 0, device: found, interpreter, seed }
-    }
-
     fn free(&mut self) -> Result<(), CodegenError> {
         for (id, _) in std::mem::take(&mut self.buffers).into_values() {
             self.device.free(id).map_err(|e| cannot(self.subject, &e))?;
@@ -247,11 +226,11 @@ impl Run<'_, '_> {
     }
 
     fn scalar(&self, s: StepScalar) -> i32 {
-        let (b, p) = (&self.drawn.batch, &self.drawn.paging);
+        let (b, p) = (&self.given.batch, &self.given.paging);
         let n = match s {
             StepScalar::Rows => b.rows(),
             StepScalar::Seqs => b.slot.len(),
-            StepScalar::Logits => self.drawn.logits,
+            StepScalar::Logits => self.given.logits,
             StepScalar::BlockSize => p.block_size,
             StepScalar::BlocksPerSeq => p.blocks_per_seq,
             StepScalar::MaxSlots => p.max_slots,
@@ -263,7 +242,7 @@ impl Run<'_, '_> {
 
     /// Initial bytes of a parameter's buffer.
     fn content(&self, of: &Use) -> Result<Vec<u8>, CodegenError> {
-        let d = self.drawn;
+        let d = self.given;
         let missing = |name: &str| cannot(self.subject, &format!("`{name}` is not in the kernel's graph"));
         let ints = |v: &[i32]| v.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
         Ok(match of {
@@ -280,11 +259,11 @@ impl Run<'_, '_> {
             Use::Scales(name) => d.weights.get(name).ok_or_else(|| missing(name))?.by_rows().1.into_owned(),
             Use::State(name) => {
                 let s = d.states.get(name).ok_or_else(|| missing(name))?;
-                d.paged().to_device(s, self.state_dtype(name))
+                d.paged().to_device(s, state_dtype(self.subject.graph, name))
             }
             Use::Output(name) => {
-                let (_, v) = self.output(name)?;
-                let n = self.output_row_elements(v);
+                let v = output(self.subject, name)?;
+                let n = row_elements(self.subject, v);
                 vec![UNWRITTEN; n * bytes_of(self.subject.graph, v) * self.subject.bucket.rows_max as usize]
             }
             Use::Step(s) => ints(match s {
@@ -300,23 +279,6 @@ impl Run<'_, '_> {
         })
     }
 
-    fn state_dtype(&self, name: &str) -> DType {
-        let g = self.subject.graph;
-        g.states().find(|(n, _)| *n == name).and_then(|(_, id)| g.ty(id).state()).map_or(DType::F32, |s| s.dtype)
-    }
-
-    fn output(&self, name: &str) -> Result<(usize, unglue_ir::graph::ValueId), CodegenError> {
-        let found = self.subject.graph.outputs.iter().enumerate().find(|(_, (n, _))| n == name);
-        match found {
-            Some((i, (_, v))) => Ok((i, *v)),
-            None => Err(cannot(self.subject, &format!("`{name}` is no output of the kernel's graph"))),
-        }
-    }
-
-    fn output_row_elements(&self, v: unglue_ir::graph::ValueId) -> usize {
-        unglue_passes::schedule::row_elements(self.subject.graph.ty(v), &self.subject.bucket) as usize
-    }
-
     /// A buffer with what fills it up.
     fn read(&self, param: usize) -> Result<Vec<u8>, CodegenError> {
         let (id, len) = self.buffers[&param];
@@ -325,81 +287,37 @@ impl Run<'_, '_> {
         Ok(bytes)
     }
 
-    /// Rows of padding may hold anything; all others are compared.
-    fn compare_output(
-        &self,
-        param: usize,
-        name: &str,
-        want: &BTreeMap<String, Tensor>,
-        seed: u64,
-    ) -> Result<Option<Mismatch>, CodegenError> {
-        let (_, v) = self.output(name)?;
-        let want = want.get(name).ok_or_else(|| cannot(self.subject, &format!("no reference for `{name}`")))?;
-        let got = decode(want.dtype, &self.read(param)?);
-        let per_row = self.output_row_elements(v).max(1);
-        let of_rows = self.subject.graph.ty(v).tensor().is_some_and(|t| t.shape.first() == Some(&Dim::Rows));
-        let row_seq = &self.drawn.batch.row_seq;
-        let live = |i: usize| !of_rows || row_seq.get(i / per_row).is_none_or(|s| *s >= 0);
-        if let Some(bounds) = &self.bounds {
-            let bound =
-                bounds.tensors.get(name).ok_or_else(|| cannot(self.subject, &format!("no bound for `{name}`")))?;
-            let wrong = bound.first_outside(&got, live);
-            return Ok(wrong.map(|i| {
-                let mut wrong = self.mismatch(name, i, i / per_row, (&got, &want.data), seed);
-                wrong.interpreter = bound.shown(i);
-                wrong
-            }));
-        }
-        let wrong = first_difference(&got, &want.data, live);
-        Ok(wrong.map(|i| self.mismatch(name, i, i / per_row, (&got, &want.data), seed)))
-    }
-
-    fn compare_state(
-        &self,
-        param: usize,
-        name: &str,
-        want: &BTreeMap<String, StateData>,
-        seed: u64,
-    ) -> Result<Option<Mismatch>, CodegenError> {
-        let Some(want) = want.get(name) else { return Ok(None) };
-        let dtype = self.state_dtype(name);
-        let expected = self.drawn.paged().to_device(want, dtype);
-        let (got, want) = (decode(dtype, &self.read(param)?), decode(dtype, &expected));
-        let wrong = first_difference(&got, &want, |_| true);
-        Ok(wrong.map(|i| self.mismatch(name, i, 0, (&got, &want), seed)))
-    }
-
     /// The status word names the first token id outside of the embedding table.
-    fn compare_status(&self, param: usize, seed: u64) -> Result<Option<Mismatch>, CodegenError> {
-        let bad = bad_token(self.subject.graph, self.drawn);
+    fn compare_status(&self, param: usize) -> Result<Option<Mismatch>, CodegenError> {
+        let bad = bad_token(self.subject.graph, self.given);
         let number = self.subject.number as i32 + 1;
         let want = Data::I32(bad.map_or(vec![0; 4], |(row, token)| vec![number, row, token, FAULT_TOKEN as i32]));
         let got = decode(DType::I32, &self.read(param)?);
         let wrong = first_difference(&got, &want, |_| true);
-        Ok(wrong.map(|i| self.mismatch("status", i, 0, (&got, &want), seed)))
+        Ok(wrong.map(|i| self.expected.mismatch("status", (i, 0), &got, &want)))
     }
 
     /// The next launch counts from zero again.
-    fn compare_counter(&self, param: usize, seed: u64) -> Result<Option<Mismatch>, CodegenError> {
+    fn compare_counter(&self, param: usize) -> Result<Option<Mismatch>, CodegenError> {
         let want = Data::I32(vec![0; COUNTERS]);
         let got = decode(DType::I32, &self.read(param)?);
         let wrong = first_difference(&got, &want, |_| true);
-        Ok(wrong.map(|i| self.mismatch("counter", i, 0, (&got, &want), seed)))
+        Ok(wrong.map(|i| self.expected.mismatch("counter", (i, 0), &got, &want)))
     }
 
     /// Nothing is written behind the step's rows, nor behind a buffer's end.
-    fn untouched(&self, param: usize, of: &Use, seed: u64) -> Result<Option<Mismatch>, CodegenError> {
+    fn untouched(&self, param: usize, of: &Use) -> Result<Option<Mismatch>, CodegenError> {
         let Some((_, len)) = self.buffers.get(&param) else { return Ok(None) };
         let start = match of {
             Use::Output(name) => {
-                let (_, v) = self.output(name)?;
+                let v = output(self.subject, name)?;
                 let t = self.subject.graph.ty(v).tensor();
                 let rows = match t.and_then(|t| t.shape.first()) {
-                    Some(Dim::Rows) => self.drawn.batch.rows(),
-                    Some(Dim::Logits) => self.drawn.logits,
+                    Some(Dim::Rows) => self.given.batch.rows(),
+                    Some(Dim::Logits) => self.given.logits,
                     _ => self.subject.bucket.rows_max as usize,
                 };
-                rows * self.output_row_elements(v) * bytes_of(self.subject.graph, v)
+                rows * row_elements(self.subject, v) * bytes_of(self.subject.graph, v)
             }
             _ => *len,
         };
@@ -412,24 +330,8 @@ impl Run<'_, '_> {
             row: 0,
             device: format!("byte {:#04x} behind the end at byte {start}", bytes[start + i]),
             interpreter: "untouched".into(),
-            seed,
+            seed: self.given.seed,
         }))
-    }
-
-    fn mismatch(&self, value: &str, index: usize, row: usize, (got, want): (&Data, &Data), seed: u64) -> Mismatch {
-        let show = |d: &Data| match d {
-            Data::F32(v) => v.get(index).map(|x| format!("{x:e} ({:#010x})", x.to_bits())),
-            Data::I32(v) => v.get(index).map(|x| x.to_string()),
-        };
-        Mismatch {
-            kernel: self.subject.name.into(),
-            value: value.into(),
-            index,
-            row,
-            device: show(got).unwrap_or_default(),
-            interpreter: show(want).unwrap_or_default(),
-            seed,
-        }
     }
 }
 
@@ -442,29 +344,12 @@ fn bytes_of(g: &Graph, v: unglue_ir::graph::ValueId) -> usize {
 }
 
 /// Row and id of the first token that the embedding table does not have.
-fn bad_token(g: &Graph, drawn: &Drawn) -> Option<(i32, i32)> {
+fn bad_token(g: &Graph, given: &Given) -> Option<(i32, i32)> {
     let embed = g.ids().find(|id| g.node(*id).op == Op::EmbedRows)?;
     let (table, ids) = (g.node(embed).args[0], strip_reshapes(g, g.node(embed).args[1]));
     let end = g.ty(table).tensor()?.shape.first()?.fixed()?;
     let Op::Input { name, .. } = &g.node(ids).op else { return None };
-    let Data::I32(ids) = &drawn.inputs.get(name)?.data else { return None };
+    let Data::I32(ids) = &given.inputs.get(name)?.data else { return None };
     let bad = |id: &i32| u64::try_from(*id).map_or(true, |id| id >= end);
     ids.iter().position(bad).map(|row| (row as i32, ids[row]))
-}
-
-/// First `live` element of `want` whose bits differ; NaN equals NaN.
-fn first_difference(got: &Data, want: &Data, live: impl Fn(usize) -> bool) -> Option<usize> {
-    let n = match want {
-        Data::F32(v) => v.len(),
-        Data::I32(v) => v.len(),
-    };
-    let differs = |i: usize| match (got, want) {
-        (Data::F32(a), Data::F32(b)) => match (a.get(i), b.get(i)) {
-            (Some(x), Some(y)) => x.to_bits() != y.to_bits() && !(x.is_nan() && y.is_nan()),
-            _ => true,
-        },
-        (Data::I32(a), Data::I32(b)) => a.get(i) != b.get(i),
-        _ => true,
-    };
-    (0..n).find(|i| live(*i) && differs(*i))
 }

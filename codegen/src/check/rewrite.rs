@@ -22,7 +22,7 @@ use unglue_passes::Exactness;
 use unglue_passes::saturate::SaturationStats;
 use unglue_passes::schedule::Bucket;
 
-use super::{Drawn, draw, first_difference};
+use super::{Given, draw, first_difference};
 use crate::error::CodegenError;
 
 /// A body and what saturation made of it.
@@ -80,7 +80,7 @@ pub fn check_rewrite(r: &Rewrite, bucket: &Bucket, seed: u64) -> Result<Compared
     compare(r, &drawn, seed).map_err(cannot)
 }
 
-fn compare(r: &Rewrite, drawn: &Drawn, seed: u64) -> Result<Compared, IrError> {
+fn compare(r: &Rewrite, drawn: &Given, seed: u64) -> Result<Compared, IrError> {
     let now = |v: ValueId| r.stats.became.get(v.index()).copied().flatten();
     let of_class = |wanted: Exactness| r.stats.loose.values().any(|c| *c == wanted);
     let kept: BTreeSet<u32> = r.declared.ids().filter_map(now).collect();
@@ -246,7 +246,7 @@ impl Cut {
     }
 
     /// Inputs and states: those drawn, and what stands in.
-    fn leaves(&self, drawn: &Drawn, values: &Values) -> (BTreeMap<String, Tensor>, BTreeMap<String, StateData>) {
+    fn leaves(&self, drawn: &Given, values: &Values) -> (BTreeMap<String, Tensor>, BTreeMap<String, StateData>) {
         let (mut inputs, mut states) = (drawn.inputs.clone(), drawn.states.clone());
         for (v, from) in &self.given {
             match values.get(from) {
@@ -263,7 +263,7 @@ impl Cut {
     }
 
     /// The bits of every value.
-    fn values(&self, drawn: &Drawn, values: &Values) -> Result<Values, IrError> {
+    fn values(&self, drawn: &Given, values: &Values) -> Result<Values, IrError> {
         let (inputs, mut states) = self.leaves(drawn, values);
         let weights = |name: &str| drawn.weight(name);
         let tensors = eval_graph(&self.graph, &inputs, &weights, &mut states, &drawn.batch, &mut |_, _| {})?;
@@ -273,7 +273,7 @@ impl Cut {
     }
 
     /// The bounds of every value.
-    fn bounds(&self, drawn: &Drawn, values: &Values, casts: Casts) -> Result<BoundOutputs, IrError> {
+    fn bounds(&self, drawn: &Given, values: &Values, casts: Casts) -> Result<BoundOutputs, IrError> {
         let (inputs, states) = self.leaves(drawn, values);
         let inputs = inputs.iter().map(|(n, t)| (n.clone(), BoundedTensor::exact(t))).collect();
         let mut bounded: BTreeMap<String, StateData<Bounded>> = BTreeMap::new();

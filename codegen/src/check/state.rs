@@ -91,12 +91,17 @@ pub struct Paged<'a> {
 impl Paged<'_> {
     /// The device buffer that holds a logical state; places that no sequence owns hold a pattern.
     pub fn to_device(&self, s: &StateData, dtype: DType) -> Vec<u8> {
+        let rows = self.rows_of_block(s).map_or(0, |per_block| self.paging.num_blocks * per_block);
+        self.over(encode(dtype, &nobodys(rows * s.width())), s, dtype)
+    }
+
+    /// As [`Paged::to_device`]; places that no sequence owns keep what `out`, the buffer before, holds.
+    pub fn over(&self, mut out: Vec<u8>, s: &StateData, dtype: DType) -> Vec<u8> {
         let width = s.width();
         let Some(per_block) = self.rows_of_block(s) else {
             let flat: Vec<f32> = s.slots().iter().flatten().copied().collect();
             return encode(dtype, &Data::F32(flat));
         };
-        let mut out = encode(dtype, &nobodys(self.paging.num_blocks * per_block * width));
         for (b, &slot) in self.batch.slot.iter().enumerate() {
             let Ok(slot) = usize::try_from(slot) else { continue };
             let rows = s.slots()[slot].len() / width.max(1);
@@ -104,7 +109,9 @@ impl Paged<'_> {
                 let Some(at) = self.place(b, i, per_block) else { continue };
                 let row = encode(dtype, &Data::F32(s.slots()[slot][i * width..(i + 1) * width].to_vec()));
                 let at = at * row.len();
-                out[at..at + row.len()].copy_from_slice(&row);
+                if let Some(place) = out.get_mut(at..at + row.len()) {
+                    place.copy_from_slice(&row);
+                }
             }
         }
         out

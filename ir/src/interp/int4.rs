@@ -107,9 +107,42 @@ impl<'a> Int4<'a> {
         };
         (gather(self.words, self.k / WORD, 4), gather(self.scales, self.k / self.group, 2))
     }
+
+    /// Words and scales in the order of the packing, from ones with rows together. Inverse of [`Int4::by_rows`].
+    pub fn of_rows(&self) -> (Vec<u8>, Vec<u8>) {
+        let scatter = |from: &[u8], per_row: usize, size: usize| {
+            let mut out = vec![0; from.len()];
+            for (entry, bytes) in from.chunks_exact(size).enumerate() {
+                let at = self.place(entry / per_row, entry % per_row, per_row) * size;
+                if let Some(place) = out.get_mut(at..at + size) {
+                    place.copy_from_slice(bytes);
+                }
+            }
+            out
+        };
+        (scatter(self.words, self.k / WORD, 4), scatter(self.scales, self.k / self.group, 2))
+    }
 }
 
 /// q - 8 of nibble j.
 fn level(word: u32, j: usize) -> f32 {
     (word >> (4 * j) & 15) as f32 - 8.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_come_back_from_rows() {
+        let shape = [2, 3, 64];
+        let (words, scales): (Vec<u8>, Vec<u8>) = ((0..192).collect(), (0..24).collect());
+        for packing in [Packing::Rows, Packing::GptqColumns] {
+            let format = Format::Int4 { group: 32, packing, scales: ScaleType::Bf16 };
+            let w = WeightRef::stored(format, &shape, words.clone(), scales.clone()).unwrap();
+            let (by_rows, scales_by_rows) = w.by_rows();
+            assert_eq!(by_rows.as_ref() == words, packing == Packing::Rows);
+            assert_eq!(WeightRef::of_rows(format, &shape, &by_rows, &scales_by_rows).unwrap(), w);
+        }
+    }
 }

@@ -113,6 +113,21 @@ impl<'a> WeightRef<'a> {
         }
     }
 
+    /// Inverse of [`WeightRef::by_rows`]: a weight of the given format from what a device holds.
+    ///
+    /// # Errors
+    /// [`IrError::Eval`] if the bytes are not as many as format and shape ask for.
+    pub fn of_rows(format: Format, shape: &[u64], bytes: &[u8], scales: &[u8]) -> Result<WeightRef<'static>, IrError> {
+        let rows = WeightRef::stored(format, shape, bytes, scales)?;
+        match Int4::of(&rows) {
+            Some(packed) => {
+                let (words, scales) = packed.of_rows();
+                WeightRef::stored(format, shape, words, scales)
+            }
+            None => WeightRef::stored(format, shape, bytes.to_vec(), scales.to_vec()),
+        }
+    }
+
     /// Dtype of a plain weight.
     pub fn dtype(&self) -> Option<DType> {
         match self.format {

@@ -27,6 +27,7 @@ mod print;
 
 use crate::error::IrError;
 use crate::graph::Graph;
+use crate::lines::GraphLines;
 use crate::module::Module;
 
 /// Longest accepted text, in bytes.
@@ -54,6 +55,16 @@ pub fn print_graph(graph: &Graph) -> String {
 /// [`IrError::Parse`] with the place of the first fault; [`IrError::Type`] for an op whose operands do not fit.
 pub fn parse_module(text: &str) -> Result<Module, IrError> {
     parse::Parser::new(text)?.whole(|p| p.module())
+}
+
+/// As [`parse_module`], and the lines of `text`, which is the file `file`, that declare each body.
+///
+/// # Errors
+/// As [`parse_module`].
+pub fn parse_module_with_lines(text: &str, file: &str) -> Result<(Module, Vec<GraphLines>), IrError> {
+    let (module, spots) = parse::Parser::new(text)?.whole(|p| p.module_with_spots())?;
+    let ends: Vec<usize> = text.bytes().enumerate().filter(|(_, b)| *b == b'\n').map(|(at, _)| at).collect();
+    Ok((module, spots.iter().map(|s| s.lines(&ends, file)).collect()))
 }
 
 /// Parses a text that holds one graph and nothing else. The result is typed but not verified.

@@ -9,6 +9,7 @@ use super::{MAX_TEXT, Unit};
 use crate::error::IrError;
 use crate::graph::{Graph, Node, ValueId};
 use crate::infer::infer;
+use crate::lines::{GraphLines, SourceLine};
 use crate::module::{Arg, Call, InputDecl, Module, ModuleOutput, Source, SourceSlice, StateDecl, WeightDecl};
 use crate::op::Op;
 use crate::types::{DType, Dim, Format, Packing, ScaleType, StateKind, StateType, TensorType, Type};
@@ -23,6 +24,25 @@ pub(super) struct Parser<'a> {
     /// Byte where `token` starts.
     start: usize,
     nodes: usize,
+}
+
+/// Bytes of the text at which a graph's nodes start, and those of its bodies.
+#[derive(Default)]
+pub(super) struct Spots {
+    nodes: Vec<usize>,
+    bodies: Vec<Spots>,
+}
+
+impl Spots {
+    /// `ends`: where lines of the text end.
+    pub fn lines(&self, ends: &[usize], file: &str) -> GraphLines {
+        // The text has fewer lines than bytes, of which there are at most MAX_TEXT.
+        let line = |at: &usize| ends.partition_point(|end| end < at) as u32 + 1;
+        GraphLines {
+            nodes: self.nodes.iter().map(|at| SourceLine { file: file.into(), line: line(at) }).collect(),
+            bodies: self.bodies.iter().map(|b| b.lines(ends, file)).collect(),
+        }
+    }
 }
 
 /// What the declarations of a module are called, for the calls that name them.
@@ -231,12 +251,13 @@ impl<'a> Parser<'a> {
 
     pub fn graph(&mut self) -> Parsed<Graph> {
         self.keyword("graph")?;
-        self.graph_rest(0)
+        self.graph_rest(0).map(|(graph, _)| graph)
     }
 
     /// A graph from its name on; `depth` counts the bodies around it.
-    fn graph_rest(&mut self, depth: usize) -> Parsed<Graph> {
+    fn graph_rest(&mut self, depth: usize) -> Parsed<(Graph, Spots)> {
         let mut graph = Graph { name: self.at_name()?, ..Graph::default() };
+        let mut spots = Spots::default();
         let mut bodies = HashMap::new();
         self.punct('{')?;
         while self.is_word("body") {
@@ -245,11 +266,13 @@ impl<'a> Parser<'a> {
             }
             self.advance()?;
             let at = self.start;
-            let body = self.graph_rest(depth + 1)?;
+            let (body, inner) = self.graph_rest(depth + 1)?;
             self.declare(&mut bodies, &body.name, at)?;
             graph.bodies.push(body);
+            spots.bodies.push(inner);
         }
         while matches!(self.token, Token::Value(_)) {
+            spots.nodes.push(self.start);
             let node = self.node(&graph, &bodies, depth)?;
             graph.nodes.push(node);
         }
@@ -263,7 +286,7 @@ impl<'a> Parser<'a> {
             return Err(self.expected(format!("{first}`return` or `}}`")));
         }
         self.advance()?;
-        Ok(graph)
+        Ok((graph, spots))
     }
 
     /// A value that stands before value number `before`.
@@ -342,6 +365,12 @@ impl<'a> Parser<'a> {
     // Modules.
 
     pub fn module(&mut self) -> Parsed<Module> {
+        self.module_with_spots().map(|(module, _)| module)
+    }
+
+    /// A module, and where its bodies' nodes are.
+    pub fn module_with_spots(&mut self) -> Parsed<(Module, Vec<Spots>)> {
+        let mut spots = Vec::new();
         self.keyword("module")?;
         let mut m = Module { name: self.string()?, ..Module::default() };
         let mut names = Names::default();
@@ -361,9 +390,10 @@ impl<'a> Parser<'a> {
         }
         while self.try_word("body")? {
             let at = self.start;
-            let body = self.graph_rest(0)?;
+            let (body, inner) = self.graph_rest(0)?;
             self.declare(&mut names.bodies, &body.name, at)?;
             m.bodies.push(body);
+            spots.push(inner);
         }
         while self.is_word("call") {
             let call = self.call(m.calls.len(), &names)?;
@@ -380,7 +410,7 @@ impl<'a> Parser<'a> {
             return Err(self.expected("`input`, `weight`, `state`, `body`, `call`, `output` (in this order) or `}`"));
         }
         self.advance()?;
-        Ok(m)
+        Ok((m, spots))
     }
 
     fn declare(&self, names: &mut HashMap<String, u32>, name: &str, at: usize) -> Parsed<()> {

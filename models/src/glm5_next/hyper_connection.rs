@@ -4,7 +4,7 @@
 
 use unglue_ir::IrError;
 use unglue_ir::builder::Builder;
-use unglue_ir::graph::{Graph, ValueId};
+use unglue_ir::graph::ValueId;
 use unglue_ir::op::{Binary, Domain, Op, ReduceKind};
 use unglue_ir::order::Order;
 use unglue_ir::types::{DType, TensorType};
@@ -147,19 +147,19 @@ pub fn sinkhorn(m: &mut Maths, c: &HcConfig, logits: ValueId) -> V {
         return Ok(columns);
     }
     let round = sinkhorn_round(c)?;
-    let body = m.b.body(round);
+    let body = m.b.repeated(round);
     m.b.add(Op::Repeat { body, count: c.iters - 1 }, &[columns])
 }
 
 /// One round: rows (over j), then columns (over i).
-fn sinkhorn_round(c: &HcConfig) -> Result<Graph, IrError> {
+fn sinkhorn_round(c: &HcConfig) -> Result<Builder, IrError> {
     let mut b = Builder::new("sinkhorn_round");
     let ty = TensorType::plain(DType::F32, rows(&[c.streams, c.streams]));
     let x = b.input("m", ty, Domain::Unit);
     let x = normalise(&mut b, x, 2, c.eps)?;
     let x = normalise(&mut b, x, 1, c.eps)?;
     b.output("m", x);
-    Ok(b.finish())
+    Ok(b)
 }
 
 /// x / (sum over the axis + eps).

@@ -18,8 +18,8 @@ pub struct Kernel {
     pub shared_bytes: u64,
     /// Parameters in order; each takes one 8-byte slot.
     pub params: Vec<Param>,
-    /// `pointwise`, `reduce`, `skinny matmul`, `grouped matmul`, `router`, `hyper-connection`, `delta rule`,
-    /// `attention`, `indexer`, `other`.
+    /// `pointwise`, `reduce`, `skinny matmul`, `tiled matmul`, `grouped matmul`, `router`, `hyper-connection`,
+    /// `delta rule`, `attention`, `indexer`, `other`.
     pub class: String,
     /// The weakest class of the rewrites inside.
     pub exactness: Exactness,

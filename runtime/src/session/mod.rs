@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub use inputs::{AllReduceCallback, StepBatch};
 pub use sequence::{Feed, LogitRows, SequenceState, Snapshot};
 pub use state::Value;
-pub use step::{BufferReader, Hook, LaunchEvent, StepOutput};
+pub use step::{BufferReader, Hook, LaunchEvent, Moment, StepOutput};
 
 use crate::bundle::Bundle;
 use crate::device::{ArgValue, BufferId, Device, ListId};

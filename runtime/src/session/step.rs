@@ -2,7 +2,7 @@
 
 use super::{MAX_LISTS, Session, StepBatch, Value, clear_counter, le_bytes};
 use crate::device::{ArgValue, ListId, ListedLaunch};
-use crate::layout::buffer_shape;
+use crate::layout::{Geometry, buffer_shape};
 use crate::manifest::{Dim, StepInput};
 use crate::{FaultKind, Result, RuntimeError};
 
@@ -15,9 +15,20 @@ pub struct StepOutput {
     pub argmax: Vec<i32>,
 }
 
-/// A launch that has just run.
+/// When a hook is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// The launch is next.
+    Before,
+    /// The launch has run.
+    After,
+}
+
+/// A launch that is about to run, or has just run.
 #[derive(Clone, Copy, Debug)]
 pub struct LaunchEvent<'a> {
+    /// Before or after the launch.
+    pub moment: Moment,
     /// Index of the bucket.
     pub bucket: usize,
     /// Index of the launch in the bucket.
@@ -30,14 +41,23 @@ pub struct LaunchEvent<'a> {
     pub site: &'a str,
 }
 
-/// Reads activations during a step.
+/// Reads device memory during a step.
 pub trait BufferReader {
     /// Activation `buffer` of the manifest as it is now. A leading axis of rows, sequences or logit rows is cut to those
     /// of the step.
     fn read_buffer(&self, buffer: u32) -> Result<Value>;
+
+    /// All bytes of the buffer that parameter `param` of the event's launch is, as the device holds them.
+    fn read_argument(&self, param: usize) -> Result<Vec<u8>>;
+
+    /// The step's rows, slots and blocks.
+    fn batch(&self) -> &StepBatch;
+
+    /// How the session lays out state.
+    fn geometry(&self) -> &Geometry;
 }
 
-/// Called after each launch; an error stops the step.
+/// Called before and after each launch; an error stops the step.
 pub type Hook<'a> = dyn FnMut(&LaunchEvent<'_>, &dyn BufferReader) -> std::result::Result<(), String> + 'a;
 
 /// A session in the middle of a step.
@@ -45,6 +65,7 @@ struct InStep<'a> {
     session: &'a Session,
     batch: &'a StepBatch,
     bucket: usize,
+    launch: usize,
 }
 
 impl BufferReader for InStep<'_> {
@@ -71,6 +92,27 @@ impl BufferReader for InStep<'_> {
         self.session.device.read(id, offset, &mut bytes)?;
         Ok(Value { mem: described.mem, shape, bytes })
     }
+
+    fn read_argument(&self, param: usize) -> Result<Vec<u8>> {
+        let launches = &self.session.plans[self.bucket].launches;
+        let args = launches.get(self.launch).map(|l| l.args.as_slice()).unwrap_or_default();
+        let Some(ArgValue::Buffer { id, offset, bytes }) = args.get(param).copied() else {
+            let known = format!("the buffers among parameters 0..{}", args.len());
+            return Err(RuntimeError::Unknown { what: "buffer of a launch", name: param.to_string(), known });
+        };
+        // Allocated on the device already.
+        let mut out = vec![0; bytes as usize];
+        self.session.device.read(id, offset, &mut out)?;
+        Ok(out)
+    }
+
+    fn batch(&self) -> &StepBatch {
+        self.batch
+    }
+
+    fn geometry(&self) -> &Geometry {
+        &self.session.geometry
+    }
 }
 
 impl Session {
@@ -80,7 +122,7 @@ impl Session {
         self.run(batch, None)
     }
 
-    /// Like [`Session::step`]; calls `hook` after each launch.
+    /// Like [`Session::step`]; calls `hook` before and after each launch.
     pub fn step_with(&mut self, batch: &StepBatch, hook: &mut Hook<'_>) -> Result<StepOutput> {
         self.run(batch, Some(hook))
     }
@@ -97,7 +139,7 @@ impl Session {
         self.check_status()?;
         self.counters.steps += 1;
         self.counters.replays += u64::from(list.is_some());
-        let reader = InStep { session: self, batch, bucket };
+        let reader = InStep { session: self, batch, bucket, launch: 0 };
         let outputs = &self.manifest().outputs;
         let logits = reader.read_buffer(outputs.logits)?.to_f32();
         let argmax = reader.read_buffer(outputs.argmax)?.to_i32();
@@ -137,11 +179,14 @@ impl Session {
     fn single_launches(&mut self, batch: &StepBatch, bucket: usize, mut hook: Option<&mut Hook<'_>>) -> Result<()> {
         self.set_numbers(batch, bucket);
         for launch in 0..self.plans[bucket].launches.len() {
+            if let Some(hook) = hook.as_deref_mut() {
+                self.call(batch, (bucket, launch), Moment::Before, hook)?;
+            }
             let planned = &self.plans[bucket].launches[launch];
             let done = self.device.launch(planned.kernel, planned.grid, &planned.args);
             self.launched(done)?;
             if let Some(hook) = hook.as_deref_mut() {
-                self.call(batch, bucket, launch, hook)?;
+                self.call(batch, (bucket, launch), Moment::After, hook)?;
             }
         }
         Ok(())
@@ -190,13 +235,19 @@ impl Session {
         done
     }
 
-    fn call(&self, batch: &StepBatch, bucket: usize, launch: usize, hook: &mut Hook<'_>) -> Result<()> {
+    fn call(
+        &self,
+        batch: &StepBatch,
+        (bucket, launch): (usize, usize),
+        moment: Moment,
+        hook: &mut Hook<'_>,
+    ) -> Result<()> {
         let manifest = self.manifest();
         let described = &manifest.buckets[bucket].launches[launch];
         let kernel = manifest.kernels[described.kernel as usize].name.as_str();
-        let event = LaunchEvent { bucket, launch, kernel, layer: described.layer, site: &described.site };
+        let event = LaunchEvent { moment, bucket, launch, kernel, layer: described.layer, site: &described.site };
         let failed = |found| RuntimeError::Hook { kernel: kernel.to_string(), found };
-        hook(&event, &InStep { session: self, batch, bucket }).map_err(failed)
+        hook(&event, &InStep { session: self, batch, bucket, launch }).map_err(failed)
     }
 
     /// The first fault that a kernel of the step met.
