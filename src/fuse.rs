@@ -1,7 +1,10 @@
 //! Saturates and covers each body once per bucket, and plans the launches.
 
 use indicatif::ProgressBar;
+use rayon::prelude::*;
+use unglue_ir::graph::Graph;
 use unglue_ir::module::Module;
+use unglue_passes::choice::{Choice, Effort, Lists, choose};
 use unglue_passes::classes::classes;
 use unglue_passes::cost::{self, CostTable};
 use unglue_passes::report::{PassReport, report};
@@ -63,20 +66,34 @@ pub fn fuse(source: &Source, args: &cli::Compile, bar: &ProgressBar) -> Result<F
     let buckets: Vec<Bucket> = launch_rows(args.max_rows).into_iter().map(bucket).collect();
     let mut module = source.module.clone();
     let mut stats = Vec::new();
-    for body in &mut module.bodies {
-        bar.set_message(format!("saturating {}", body.name));
-        let (better, s) = optimise(body, numerics(args.numerics), &Limits::default())?;
+    bar.set_message("choosing forms and kernels of the bodies");
+    let chosen = match strategy(args.cover) {
+        Strategy::Exact => choices(&module, numerics(args.numerics), Lists { buckets: &buckets, costs }, args.jobs)?,
+        Strategy::None | Strategy::Greedy => vec![],
+    };
+    for (i, body) in module.bodies.iter_mut().enumerate() {
+        let (better, s) = match chosen.get(i) {
+            Some(Levels { built, .. }) => (built.body.clone(), built.stats.clone()),
+            None => optimise(body, numerics(args.numerics), &Limits::default())?,
+        };
         stats.push(s);
         *body = better;
     }
     let wishes = wish::resolve(args, &source.module, &stats)?;
     let mut covers: Vec<Vec<BodyCover>> = Vec::new();
-    for bucket in &buckets {
+    for (b, bucket) in buckets.iter().enumerate() {
         let mut list = Vec::new();
         for (i, body) in module.bodies.iter().enumerate() {
             bar.set_message(format!("forming kernels of {} for {} rows", body.name, bucket.rows_max));
             let (force, forbid) = wishes.of(i, bucket.rows_max);
-            let options = CoverOptions { force, forbid, touched: stats[i].touched.clone() };
+            let choice = chosen.get(i).map(|levels| &levels.built);
+            if let Some(known) = choice.and_then(|c| c.covers.get(b)).filter(|_| force.is_empty() && forbid.is_empty())
+            {
+                list.push(known.clone());
+                continue;
+            }
+            let seed = choice.and_then(|c| c.seeds.get(b)).cloned().unwrap_or_default();
+            let options = CoverOptions { force, forbid, touched: stats[i].touched.clone(), seed };
             list.push(cover(body, bucket, costs, strategy(args.cover), &options)?);
         }
         covers.push(list);
@@ -92,8 +109,33 @@ pub fn fuse(source: &Source, args: &cli::Compile, bar: &ProgressBar) -> Result<F
     let strategy = strategy(args.cover);
     let comparable = strategy != Strategy::Exact && obeyed.is_empty();
     let built = covers.first().filter(|_| comparable).map(Vec::as_slice).unwrap_or_default();
-    report.classes = classes(&source.module, &buckets[0], costs, strategy, built)?;
+    let levels: Vec<_> = chosen.into_iter().map(|levels| levels.all).collect();
+    report.classes = classes(&source.module, &buckets[0], costs, strategy, built, &levels)?;
     Ok(Fused { module, plan, report, wishes: obeyed })
+}
+
+/// What is built of a body, and what each level takes in the first launch list.
+struct Levels {
+    built: Choice,
+    all: Vec<Choice>,
+}
+
+fn levels(body: &Graph, numerics: Numerics, lists: Lists) -> Result<Levels, CliError> {
+    let limits = Limits::default();
+    let built = choose(body, numerics, &limits, lists, vec![], Effort::Covered)?;
+    let first = Lists { buckets: lists.buckets.get(..1).unwrap_or_default(), ..lists };
+    let known = built.iter().map(Choice::first).collect();
+    let all = choose(body, Numerics::Fast, &limits, first, known, Effort::Priced)?;
+    let none = || CliError::Failed(format!("{}: no level was chosen", body.name));
+    Ok(Levels { built: built.into_iter().next_back().ok_or_else(none)?, all })
+}
+
+/// The levels of each body; bodies are independent, and chosen in parallel.
+fn choices(module: &Module, numerics: Numerics, lists: Lists, jobs: usize) -> Result<Vec<Levels>, CliError> {
+    let failed = |e: rayon::ThreadPoolBuildError| CliError::Failed(format!("threads for the search: {e}"));
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(jobs).build().map_err(failed)?;
+    let one = |body| levels(body, numerics, lists);
+    pool.install(|| module.bodies.par_iter().map(one).collect())
 }
 
 /// One op per kernel, in the launch lists that the reported steps run.

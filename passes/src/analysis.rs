@@ -1,11 +1,14 @@
 //! What is known of each class: its type, and its value if it is a constant.
 
+use std::collections::BTreeMap;
+
 use egg::{Analysis, DidMerge, EGraph, Id};
 use unglue_ir::graph::Graph;
 use unglue_ir::infer::infer;
 use unglue_ir::op::Op;
 use unglue_ir::types::{DType, Dim, Type};
 
+use crate::kernel::Exactness;
 use crate::language::ENode;
 
 /// An e-graph over IR ops.
@@ -69,16 +72,42 @@ impl Analysis<ENode> for Types {
     }
 }
 
+/// By class: classes that may stand in for it, each by a rewrite that is not exact. See [`crate::saturate`].
+pub type Others = BTreeMap<Id, Vec<(Id, Exactness)>>;
+
 /// Read access for rules.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
     pub classes: &'a Classes,
+    /// Classes whose nodes count as nodes of another; none where only equal bits count.
+    pub others: Option<&'a Others>,
 }
 
 impl<'a> View<'a> {
-    /// Nodes of a class.
+    /// One that takes values for equal only if their bits are.
+    pub fn exact(classes: &'a Classes) -> View<'a> {
+        View { classes, others: None }
+    }
+
+    /// Nodes of a class, and of those that may stand in for it.
     pub fn nodes(self, id: Id) -> impl Iterator<Item = &'a ENode> {
-        self.classes[id].nodes.iter()
+        self.reach(id).into_iter().flat_map(move |c| self.classes[c].nodes.iter())
+    }
+
+    /// A class and all that may stand in for it.
+    pub fn reach(self, id: Id) -> Vec<Id> {
+        let mut found = vec![self.classes.find(id)];
+        let mut at = 0;
+        while at < found.len() {
+            let next = self.others.and_then(|o| o.get(&found[at])).into_iter().flatten();
+            for (to, _) in next {
+                if !found.contains(to) {
+                    found.push(*to);
+                }
+            }
+            at += 1;
+        }
+        found
     }
 
     pub fn ty(self, id: Id) -> Option<&'a Type> {

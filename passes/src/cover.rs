@@ -51,6 +51,8 @@ pub struct CoverOptions {
     pub force: Vec<Wish>,
     /// Rewrite classes of the body's values, where not exact: [`crate::saturate::SaturationStats::touched`].
     pub touched: BTreeMap<u32, Exactness>,
+    /// Kernels of a cover that was found elsewhere, or nothing: the cover is no dearer, but for ties.
+    pub seed: Vec<BTreeSet<ValueId>>,
 }
 
 /// Covers a body with kernels.
@@ -64,14 +66,29 @@ pub fn cover(
     strategy: Strategy,
     options: &CoverOptions,
 ) -> Result<BodyCover, PassError> {
-    let facts = Facts::with_ops(body, &stored_views(body, bucket, costs));
+    cover_with(body, bucket, costs, strategy, options, &mut |_, _| {})
+}
+
+/// [`cover`], with a look at what the search has when it ends, and at the views that it stores.
+pub(crate) fn cover_with(
+    body: &Graph,
+    bucket: &Bucket,
+    costs: &CostTable,
+    strategy: Strategy,
+    options: &CoverOptions,
+    look: &mut dyn FnMut(&mut Search, &BTreeSet<ValueId>),
+) -> Result<BodyCover, PassError> {
+    let views = stored_views(body, bucket, costs);
+    let facts = Facts::with_ops(body, &views);
     let stores = Stores::new(&facts);
     let evaluator = Evaluator::new(&facts, &stores, bucket, costs);
     let mut search = Search::new(&facts, evaluator, strategy != Strategy::None);
     let unfused = search.partition.groups.len() as u64;
     let unfused_ns = search.total_ns();
-    let mut exact = run(&mut search, strategy);
-    let wishes = wishes::obey(&mut search, options, bucket, &mut |search| exact = run(search, strategy))?;
+    let seed = &options.seed;
+    let mut exact = run(&mut search, strategy, seed);
+    look(&mut search, &views);
+    let wishes = wishes::obey(&mut search, options, bucket, &mut |search| exact = run(search, strategy, seed))?;
     let kernels = search.kernels(&options.touched)?;
     let stats = CoverStats {
         strategy: strategy.name().into(),
@@ -90,15 +107,15 @@ pub fn cover(
 }
 
 /// Searches from the present partition on.
-fn run(search: &mut Search, strategy: Strategy) -> Option<ExactStats> {
+fn run(search: &mut Search, strategy: Strategy, seed: &[BTreeSet<ValueId>]) -> Option<ExactStats> {
     if strategy != Strategy::None {
         search.greedy();
     }
-    (strategy == Strategy::Exact).then(|| exact::improve(search))
+    (strategy == Strategy::Exact).then(|| exact::improve(search, seed))
 }
 
 /// Slices and broadcasts that some op cannot take as they are in a kernel of its own: they get kernels too.
-fn stored_views(body: &Graph, bucket: &Bucket, costs: &CostTable) -> BTreeSet<ValueId> {
+pub(crate) fn stored_views(body: &Graph, bucket: &Bucket, costs: &CostTable) -> BTreeSet<ValueId> {
     let mut stored = BTreeSet::new();
     loop {
         let facts = Facts::with_ops(body, &stored);

@@ -1,6 +1,6 @@
 //! Extraction: one node per class, cheapest as a DAG (shared classes are paid once), acyclic, deterministic.
 //!
-//! The best known node of a class is the one with the least sum over all classes below it, by rounds until nothing
+//! A class is formed by one of its nodes, or another class stands in for it. The best known pick of a class is the one with the least sum over all classes below it, by rounds until nothing
 //! improves. Each change is checked against the present choices, so they never form a cycle. The result is a heuristic
 //! where sharing between siblings matters, and exact on trees.
 
@@ -12,7 +12,7 @@ use unglue_ir::infer::infer;
 use unglue_ir::op::{Binary, Op, Unary};
 use unglue_ir::types::{Dim, Type};
 
-use crate::analysis::{Classes, View};
+use crate::analysis::{Classes, Others, View};
 use crate::error::PassError;
 use crate::language::ENode;
 
@@ -57,30 +57,77 @@ pub fn graph_cost(g: &Graph) -> u64 {
     g.nodes.iter().fold(0, |a, n| a.saturating_add(cost(n)))
 }
 
-/// The chosen node of each class of an extracted form, and its value there.
-pub type Chosen = BTreeMap<Id, (ENode, ValueId)>;
-
-/// The best known node of a class.
-struct Choice {
-    node: ENode,
-    own: u64,
-}
-
 /// Most rounds of improvement: choices that share more in one place than in another could alternate.
 const ROUNDS: usize = 20;
 
-/// The cheapest form of `declared` in its saturated e-graph, and what was chosen; `ids` are the classes of its nodes.
+/// What a class is in a form.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Pick {
+    Node(ENode),
+    /// Another class stands in for it.
+    Other(Id),
+}
+
+impl Pick {
+    /// Classes that it is made from.
+    pub fn needs<'a>(&'a self, classes: &'a Classes) -> impl Iterator<Item = Id> + 'a {
+        let (args, other) = match self {
+            Pick::Node(node) => (node.args.as_slice(), None),
+            Pick::Other(id) => ([].as_slice(), Some(*id)),
+        };
+        args.iter().copied().chain(other).map(|a| classes.find(a))
+    }
+}
+
+/// All picks of each class: nodes by name and operands, then what may stand in.
+pub type Options = BTreeMap<Id, Vec<Pick>>;
+
+/// One pick a class.
+pub type Picks = BTreeMap<Id, Pick>;
+
+/// The options of a saturated e-graph.
+pub fn options(classes: &Classes, others: &Others) -> Options {
+    let of = |id: Id, nodes: &[ENode]| {
+        let mut nodes: Vec<&ENode> = nodes.iter().collect();
+        nodes.sort_by(|a, b| (a.op.name(), &a.args, *a).cmp(&(b.op.name(), &b.args, *b)));
+        let others = others.get(&id).into_iter().flatten().map(|(to, _)| Pick::Other(*to));
+        nodes.into_iter().cloned().map(Pick::Node).chain(others).collect()
+    };
+    classes.classes().map(|c| (c.id, of(c.id, &c.nodes))).collect()
+}
+
+/// A form of a body.
+#[derive(Clone, Debug)]
+pub struct Extracted {
+    pub graph: Graph,
+    /// The node of each class in the form, and its value there; that of another where one stands in.
+    pub chosen: BTreeMap<Id, (ENode, ValueId)>,
+    /// Classes for which another stands in, and that other.
+    pub replaced: BTreeMap<Id, Id>,
+    /// By value of the graph: its class.
+    pub class_of: Vec<Id>,
+}
+
+/// The form that `picks` make of `declared`; `ids` are the classes of its nodes.
 ///
 /// # Errors
 /// [`PassError::Rewrite`] if a class has no acyclic form; [`PassError::Ir`] if a node loses its type.
-pub fn extract(declared: &Graph, classes: &Classes, ids: &[Id]) -> Result<(Graph, Chosen), PassError> {
-    let choices = choose(classes);
-    let order = emission_order(declared, classes, ids, &choices)?;
+pub fn extract(declared: &Graph, classes: &Classes, ids: &[Id], picks: &Picks) -> Result<Extracted, PassError> {
+    let order = emission_order(declared, classes, ids, picks)?;
     let mut g = Graph { name: declared.name.clone(), ..Graph::default() };
     let mut bodies: BTreeMap<u32, u32> = BTreeMap::new();
-    let mut chosen = Chosen::new();
+    let mut chosen: BTreeMap<Id, (ENode, ValueId)> = BTreeMap::new();
+    let (mut replaced, mut class_of) = (BTreeMap::new(), Vec::new());
     for id in order {
-        let node = &choices[&id].node;
+        let node = match &picks[&id] {
+            Pick::Node(node) => node,
+            Pick::Other(other) => {
+                let other = classes.find(*other);
+                replaced.insert(id, other);
+                chosen.insert(id, chosen[&other].clone());
+                continue;
+            }
+        };
         let args: Vec<ValueId> = node.args.iter().map(|a| chosen[&classes.find(*a)].1).collect();
         let op = match node.op {
             Op::Repeat { body, count } => {
@@ -97,31 +144,37 @@ pub fn extract(declared: &Graph, classes: &Classes, ids: &[Id]) -> Result<(Graph
             None => infer(&op, &args.iter().map(|a| g.ty(*a)).collect::<Vec<_>>(), &g.bodies)?,
         };
         chosen.insert(id, (node.clone(), ValueId(g.nodes.len() as u32)));
+        class_of.push(id);
         g.nodes.push(Node { op, args, ty });
     }
     let value = |v: &ValueId| chosen[&classes.find(ids[v.index()])].1;
     g.outputs = declared.outputs.iter().map(|(n, v)| (n.clone(), value(v))).collect();
-    Ok((g, chosen))
+    Ok(Extracted { graph: g, chosen, replaced, class_of })
 }
 
-/// Best node per class, by rounds until nothing improves.
-fn choose(classes: &Classes) -> BTreeMap<Id, Choice> {
-    let view = View { classes };
-    let mut sorted: Vec<(Id, Vec<&ENode>)> = classes.classes().map(|c| (c.id, c.nodes.iter().collect())).collect();
-    sorted.sort_by_key(|(id, _)| *id);
-    for (_, nodes) in &mut sorted {
-        nodes.sort_by(|a, b| (a.op.name(), &a.args, *a).cmp(&(b.op.name(), &b.args, *b)));
-    }
+/// What an op costs: op, types of operands and result, bodies of `repeat`.
+pub type NodeCost = dyn Fn(&Op, &[&Type], &Type, &[Graph]) -> u64;
+
+/// The best known pick of a class, and its own cost.
+type Choice = (Pick, u64);
+
+/// Best pick per class, by rounds until nothing improves.
+pub fn choose(classes: &Classes, options: &Options, cost: &NodeCost) -> Picks {
+    let view = View::exact(classes);
     let mut choices: BTreeMap<Id, Choice> = BTreeMap::new();
     for _ in 0..ROUNDS {
         let mut changed = false;
-        for (id, nodes) in &sorted {
-            let mut best = choices.get(id).and_then(|c| weigh(view, *id, &c.node, &choices)).map(|(total, _)| total);
-            for node in nodes {
-                let Some((total, own)) = weigh(view, *id, node, &choices) else { continue };
+        for (id, picks) in options {
+            // A class with one pick keeps it.
+            if picks.len() == 1 && choices.contains_key(id) {
+                continue;
+            }
+            let mut best = choices.get(id).and_then(|c| weigh(view, *id, &c.0, &choices, cost)).map(|(total, _)| total);
+            for pick in picks {
+                let Some((total, own)) = weigh(view, *id, pick, &choices, cost) else { continue };
                 if best.is_none_or(|b| total < b) {
                     best = Some(total);
-                    choices.insert(*id, Choice { node: (*node).clone(), own });
+                    choices.insert(*id, (pick.clone(), own));
                     changed = true;
                 }
             }
@@ -130,37 +183,37 @@ fn choose(classes: &Classes) -> BTreeMap<Id, Choice> {
             break;
         }
     }
-    choices
+    choices.into_iter().map(|(id, (pick, _))| (id, pick)).collect()
 }
 
-/// Cost of a node with all that the present choices put below it, and its own; none while an operand has no form, or if
+/// Cost of a pick with all that the present choices put below it, and its own; none while an operand has no form, or if
 /// its class lies below itself.
-fn weigh(view: View, id: Id, node: &ENode, choices: &BTreeMap<Id, Choice>) -> Option<(u64, u64)> {
-    let types: Vec<&Type> = node.args.iter().map(|a| view.ty(*a)).collect::<Option<_>>()?;
-    let own = node_cost(&node.op, &types, view.ty(id)?, &view.classes.analysis.bodies);
+fn weigh(view: View, id: Id, pick: &Pick, choices: &BTreeMap<Id, Choice>, cost: &NodeCost) -> Option<(u64, u64)> {
+    let own = match pick {
+        Pick::Node(node) => {
+            let types: Vec<&Type> = node.args.iter().map(|a| view.ty(*a)).collect::<Option<_>>()?;
+            cost(&node.op, &types, view.ty(id)?, &view.classes.analysis.bodies)
+        }
+        Pick::Other(_) => 0,
+    };
     let mut seen: BTreeSet<Id> = BTreeSet::new();
-    let mut todo: Vec<Id> = node.args.iter().map(|a| view.classes.find(*a)).collect();
+    let mut todo: Vec<Id> = pick.needs(view.classes).collect();
     let mut total = own;
     while let Some(at) = todo.pop() {
         if at == id {
             return None;
         }
         if seen.insert(at) {
-            let choice = choices.get(&at)?;
-            total = total.saturating_add(choice.own);
-            todo.extend(choice.node.args.iter().map(|a| view.classes.find(*a)));
+            let (pick, own) = choices.get(&at)?;
+            total = total.saturating_add(*own);
+            todo.extend(pick.needs(view.classes));
         }
     }
     Some((total, own))
 }
 
 /// Classes in emission order: all leaves as declared, then chosen nodes, declared order first where it is open.
-fn emission_order(
-    declared: &Graph,
-    classes: &Classes,
-    ids: &[Id],
-    choices: &BTreeMap<Id, Choice>,
-) -> Result<Vec<Id>, PassError> {
+fn emission_order(declared: &Graph, classes: &Classes, ids: &[Id], picks: &Picks) -> Result<Vec<Id>, PassError> {
     let mut rank: BTreeMap<Id, usize> = BTreeMap::new();
     for (i, id) in ids.iter().enumerate() {
         rank.entry(classes.find(*id)).or_insert(i);
@@ -174,10 +227,10 @@ fn emission_order(
     let mut users: BTreeMap<Id, Vec<Id>> = BTreeMap::new();
     let mut waiting: BTreeMap<Id, usize> = BTreeMap::new();
     while let Some(id) = todo.pop() {
-        let choice = choices.get(&id).ok_or_else(|| {
+        let pick = picks.get(&id).ok_or_else(|| {
             PassError::rewrite("extract-cycle", &declared.name, format!("class {id} has no finite form"), "internal")
         })?;
-        let args: BTreeSet<Id> = choice.node.args.iter().map(|a| classes.find(*a)).collect();
+        let args: BTreeSet<Id> = pick.needs(classes).collect();
         waiting.insert(id, args.len());
         for arg in args {
             users.entry(arg).or_default().push(id);

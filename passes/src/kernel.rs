@@ -1,7 +1,7 @@
 //! Kernels as data: a small graph of its own, its schedule, and how it stands in its body.
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use unglue_ir::graph::{Graph, ValueId};
 use unglue_ir::op::{Op, ReduceKind};
 
@@ -35,7 +35,7 @@ impl Exactness {
 }
 
 /// Which classes of rewrites a build allows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Numerics {
     #[default]

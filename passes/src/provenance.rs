@@ -4,10 +4,10 @@
 //! one. A union paid if it lies on the shortest way from a declared value to the node that extraction chose for its class,
 //! or if it made a chosen node of a class that holds no declared value. All ties go to the older union.
 //!
-//! From the same ways follows how exact each value is. A union has the class of its rule, or a looser one: a rule that saw,
-//! within two operands below its node, a class that a looser union had made may have matched a form that is only equal by
-//! that union. The extracted value of a declared one is as loose as the unions on its way. Where one form keeps a value and
-//! another takes a shortcut around a rounding to it, the shortcut counts for those who read it: see [`Origins::touched`].
+//! From the same ways follows how exact each value is. A join has the class of its rule, or that of what stood in below its
+//! node when it matched; a way leads from one class to another only where the form has the other stand in. The extracted
+//! value of a declared one is as loose as the joins on its way. Where one form keeps a value and another takes a shortcut
+//! around a rounding to it, the shortcut counts for those who read it: see [`Origins::touched`].
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
@@ -16,12 +16,12 @@ use egg::{Id, Language};
 
 use unglue_ir::graph::Graph;
 
-use crate::analysis::Classes;
-use crate::extract::Chosen;
+use crate::analysis::{Classes, Others};
+use crate::extract::Extracted;
 use crate::kernel::Exactness;
 use crate::language::ENode;
 
-/// A union that a rule made.
+/// A union that a rule made, or a class that it found to stand in for another: the left one, by the right.
 #[derive(Clone, Copy, Debug)]
 struct Join {
     left: Id,
@@ -30,7 +30,7 @@ struct Join {
     class: Exactness,
 }
 
-/// All unions of a saturation.
+/// All joins of a saturation.
 #[derive(Clone, Debug, Default)]
 pub struct Journal {
     joins: Vec<Join>,
@@ -70,7 +70,7 @@ fn canonical(classes: &Classes, node: &ENode) -> ENode {
     node.clone().map_children(|c| classes.find(c))
 }
 
-/// What a class is as loose as; exact if nothing is known of it.
+/// How loose a class or value is; exact if nothing is known of it.
 fn of<K: Ord>(classes: &BTreeMap<K, Exactness>, key: &K) -> Exactness {
     classes.get(key).copied().unwrap_or_default()
 }
@@ -90,39 +90,58 @@ impl Journal {
         self.joins.push(Join { left, right, rule, class });
     }
 
-    /// By class: the loosest union in it, where that is not exact.
-    pub fn looseness(&self, classes: &Classes) -> BTreeMap<Id, Exactness> {
-        let mut found: BTreeMap<Id, Exactness> = BTreeMap::new();
+    /// True if nothing says yet that the right class may stand in for the left one, which is another.
+    pub fn stands_in_newly(&self, classes: &Classes, left: Id, right: Id) -> bool {
+        let (left, right) = (classes.find(left), classes.find(right));
+        let known = |j: &Join| (classes.find(j.left), classes.find(j.right)) == (left, right);
+        left != right && !self.joins.iter().filter(|j| j.class > Exactness::Exact).any(known)
+    }
+
+    /// By class: those that may stand in for it, in the order in which they were found.
+    pub fn others(&self, classes: &Classes) -> Others {
+        let mut others = Others::new();
         for join in self.joins.iter().filter(|j| j.class > Exactness::Exact) {
-            let entry = found.entry(classes.find(join.left)).or_default();
-            *entry = join.class.max(*entry);
+            let (left, right) = (classes.find(join.left), classes.find(join.right));
+            let of = others.entry(left).or_default();
+            if left != right && of.iter().all(|(id, _)| *id != right) {
+                of.push((right, join.class));
+            }
         }
-        found
+        others.retain(|_, of| !of.is_empty());
+        others
     }
 
     /// `ids`: the nodes of the declared values.
-    pub fn origins(&self, classes: &Classes, declared: &Graph, ids: &[Id], chosen: &Chosen) -> Origins {
-        let map = Map::new(classes, &self.joins);
+    pub fn origins(&self, classes: &Classes, declared: &Graph, ids: &[Id], form: &Extracted) -> Origins {
+        let map = Map::new(classes, &self.joins, &form.replaced);
         let mut found = Origins::default();
         let mut paid: BTreeSet<usize> = BTreeSet::new();
         let mut known: BTreeMap<Id, Vec<u32>> = BTreeMap::new();
         (0u32..).zip(ids).for_each(|(value, id)| known.entry(classes.find(*id)).or_default().push(value));
-        let looseness = self.looseness(classes);
-        let mut new: BTreeMap<Id, Exactness> = BTreeMap::new();
+        // By class: how loose what stands in for it is, and what a rule brought in.
+        let mut loose: BTreeMap<Id, Exactness> = BTreeMap::new();
+        for (class, to) in &form.replaced {
+            let way = self.joins.iter().filter(|j| (classes.find(j.left), classes.find(j.right)) == (*class, *to));
+            loose.insert(*class, way.map(|j| j.class).min().unwrap_or_default());
+        }
         // Operands come before their users.
-        let mut order: Vec<_> = chosen.iter().filter(|(class, _)| !known.contains_key(class)).collect();
+        let mut order: Vec<_> = form.chosen.iter().filter(|(class, _)| !known.contains_key(class)).collect();
         order.sort_by_key(|(_, (_, now))| *now);
         for (class, (node, now)) in order {
             let Some(&first) = map.oldest.get(class) else { continue };
             let mut way = map.way(first, node);
             way.extend(self.makers.get(&first));
-            found.made_from.insert(now.0, self.sources(&map, &known, *class));
-            note(&mut found.touched, now.0, self.loosest(&way));
-            new.insert(*class, self.loosest(&way).max(loosest_operand(classes, node, [&new, &looseness])));
+            let class_of_it = self.loosest(&way).max(loosest_operand(classes, node, &loose));
+            if !form.replaced.contains_key(class) {
+                found.made_from.insert(now.0, self.sources(&map, &known, *class));
+                note(&mut found.touched, now.0, class_of_it);
+            }
+            let entry = loose.entry(*class).or_default();
+            *entry = class_of_it.max(*entry);
             paid.extend(way);
         }
         for (value, &id) in (0u32..).zip(ids) {
-            let Some((node, now)) = chosen.get(&classes.find(id)) else {
+            let Some((node, now)) = form.chosen.get(&classes.find(id)) else {
                 found.became.push(None);
                 continue;
             };
@@ -130,13 +149,14 @@ impl Journal {
             let way = map.way(id, node);
             note(&mut found.loose, value, self.loosest(&way));
             if !way.is_empty() {
-                note(&mut found.loose, value, loosest_operand(classes, node, [&new, &looseness]));
+                let before = loosest_declared(declared, value, &found.loose);
+                note(&mut found.loose, value, loosest_operand(classes, node, &loose).max(before));
                 found.rewritten.insert(value, way.iter().map(|j| self.joins[*j].rule).collect());
             }
             paid.extend(way);
         }
         found.paid = paid.into_iter().map(|j| self.joins[j].rule).collect();
-        touch(&mut found, classes, declared, chosen);
+        touch(&mut found, classes, declared, form);
         found
     }
 
@@ -159,15 +179,20 @@ impl Journal {
     }
 }
 
-/// The loosest operand of a form that is not the declared one. The form may have met any node of the operand's class, so
-/// that each union in it counts; so does what came in with the form and stands for no declared value.
-fn loosest_operand(classes: &Classes, node: &ENode, known: [&BTreeMap<Id, Exactness>; 2]) -> Exactness {
-    let args = node.args.iter().map(|a| classes.find(*a));
-    args.flat_map(|a| known.map(|k| of(k, &a))).max().unwrap_or_default()
+/// The loosest operand of a form that is not the declared one: what stands in for one, and what came in with the form and
+/// stands for no declared value.
+fn loosest_operand(classes: &Classes, node: &ENode, known: &BTreeMap<Id, Exactness>) -> Exactness {
+    node.args.iter().map(|a| of(known, &classes.find(*a))).max().unwrap_or_default()
+}
+
+/// The loosest of a declared value's operands and theirs: a form that a rule found through them may know them as they were.
+fn loosest_declared(declared: &Graph, value: u32, loose: &BTreeMap<u32, Exactness>) -> Exactness {
+    let args = |v: u32| declared.nodes[v as usize].args.iter().map(|a| a.0);
+    args(value).flat_map(|a| args(a).chain([a])).map(|a| of(loose, &a)).max().unwrap_or_default()
 }
 
 /// Fills in what stands in [`Origins::touched`] for declared values and operands.
-fn touch(found: &mut Origins, classes: &Classes, declared: &Graph, chosen: &Chosen) {
+fn touch(found: &mut Origins, classes: &Classes, declared: &Graph, form: &Extracted) {
     if found.loose.is_empty() && found.touched.is_empty() {
         return;
     }
@@ -197,8 +222,8 @@ fn touch(found: &mut Origins, classes: &Classes, declared: &Graph, chosen: &Chos
             args.iter().for_each(|a| note(touched, now, of(&found.loose, &a.0)));
         }
     }
-    for (node, now) in chosen.values().filter(|(_, now)| !kept.contains(&now.0)) {
-        let args = node.args.iter().filter_map(|a| chosen.get(&classes.find(*a)));
+    for (node, now) in form.chosen.values().filter(|(_, now)| !kept.contains(&now.0)) {
+        let args = node.args.iter().filter_map(|a| form.chosen.get(&classes.find(*a)));
         args.for_each(|(_, arg)| note(touched, now.0, of(&arrived, &arg.0)));
     }
 }
@@ -214,16 +239,23 @@ struct Map<'a> {
 }
 
 impl<'a> Map<'a> {
-    fn new(classes: &'a Classes, all: &[Join]) -> Map<'a> {
+    /// `replaced`: classes for which another stands in.
+    fn new(classes: &'a Classes, all: &[Join], replaced: &BTreeMap<Id, Id>) -> Map<'a> {
         let mut oldest = BTreeMap::new();
         for id in (0..classes.nodes().len()).map(Id::from) {
             oldest.entry(classes.find(id)).or_insert(id);
         }
         let mut map = Map { classes, nodes: node_ids(classes), joins: BTreeMap::new(), oldest };
         for (number, join) in all.iter().enumerate() {
+            let sides = (classes.find(join.left), classes.find(join.right));
             let (left, right) = (map.one(join.left), map.one(join.right));
-            map.joins.entry(left).or_default().push((number, right));
-            map.joins.entry(right).or_default().push((number, left));
+            let exact = join.class == Exactness::Exact;
+            if exact || replaced.get(&sides.0) == Some(&sides.1) {
+                map.joins.entry(left).or_default().push((number, right));
+            }
+            if exact {
+                map.joins.entry(right).or_default().push((number, left));
+            }
         }
         map
     }

@@ -1,4 +1,9 @@
 //! Saturation: applies the rules to a body until nothing new appears or a count runs out. Never a time limit.
+//!
+//! Values of one class have equal bits: exact rules join classes. A rule that changes bits joins nothing; what it finds is
+//! another class that may *stand in* for the one it matched. So a value and its rounded form stay two, readers of either
+//! choose, and each rounding is kept or left out by itself. A rule that only matches through what may stand in is as loose
+//! as that.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,9 +13,10 @@ use serde::Serialize;
 use unglue_ir::graph::{Graph, Node, ValueId};
 use unglue_ir::op::Op;
 
-use crate::analysis::{Classes, Types, View};
+use crate::analysis::{Classes, Others, Types, View};
+use crate::choice::ChoiceStats;
 use crate::error::PassError;
-use crate::extract;
+use crate::extract::{self, Extracted, Options, Picks};
 use crate::kernel::{Exactness, Numerics};
 use crate::language::ENode;
 use crate::provenance::{Journal, node_ids};
@@ -48,7 +54,7 @@ pub struct SaturationStats {
     pub classes: u64,
     pub iterations: u64,
     pub stop: Stop,
-    /// Unions that each rule made.
+    /// Unions that each rule made, and classes that may stand in for others by it.
     pub fired: BTreeMap<String, u64>,
     /// Those of them on the way from a declared value to its extracted form; see [`crate::provenance`].
     pub paid: BTreeMap<String, u64>,
@@ -69,6 +75,8 @@ pub struct SaturationStats {
     pub cost_out: u64,
     /// The rewritten form would not have used every leaf of the body, whose calls list them: the declared form stays.
     pub kept_declared: bool,
+    /// How the form was chosen together with the kernels, if it was.
+    pub choice: Option<ChoiceStats>,
     /// Bodies of `repeat`, each with an e-graph of its own.
     pub repeats: Vec<SaturationStats>,
 }
@@ -88,37 +96,109 @@ pub fn optimise(body: &Graph, numerics: Numerics, limits: &Limits) -> Result<(Gr
 /// # Errors
 /// As [`optimise`].
 pub fn optimise_with(body: &Graph, rules: &[Rule], limits: &Limits) -> Result<(Graph, SaturationStats), PassError> {
+    let saturated = saturate(body, rules, limits)?;
+    saturated.form(&saturated.greedy())
+}
+
+/// A body with all forms that the rules found.
+pub struct Saturated {
+    /// The body, its bodies of `repeat` rewritten.
+    pub declared: Graph,
+    pub classes: Classes,
+    /// By declared value: its node.
+    pub ids: Vec<Id>,
+    /// What each class can be.
+    pub options: Options,
+    journal: Journal,
+    rules: Vec<Rule>,
+    /// What is known before a form is chosen.
+    stats: SaturationStats,
+}
+
+/// Applies rules to a body.
+///
+/// # Errors
+/// As [`optimise`].
+pub fn saturate(body: &Graph, rules: &[Rule], limits: &Limits) -> Result<Saturated, PassError> {
     let mut declared = body.clone();
-    let mut repeats = Vec::new();
-    for inner in &mut declared.bodies {
-        let (better, stats) = optimise_with(inner, rules, limits)?;
-        *inner = better;
-        repeats.push(stats);
-    }
-    let (mut classes, ids) = classes_of(&declared);
     let mut stats =
         SaturationStats { body: body.name.clone(), nodes_in: body.nodes.len() as u64, ..Default::default() };
-    let journal = saturate(&mut classes, rules, limits, &mut stats)?;
-    let (found, chosen) = extract::extract(&declared, &classes, &ids)?;
+    for inner in &mut declared.bodies {
+        let (better, of_inner) = optimise_with(inner, rules, limits)?;
+        *inner = better;
+        stats.repeats.push(of_inner);
+    }
+    let (mut classes, ids) = classes_of(&declared);
+    let journal = run(&mut classes, rules, limits, &mut stats)?;
     stats.cost_in = extract::graph_cost(&declared);
-    stats.cost_out = extract::graph_cost(&found);
-    stats.repeats = repeats;
-    stats.kept_declared = !uses_all_leaves(&found) || stats.cost_out > stats.cost_in;
-    let result = if stats.kept_declared {
-        stats.became = (0..declared.nodes.len() as u32).map(Some).collect();
-        declared
-    } else {
-        let origins = journal.origins(&classes, &declared, &ids, &chosen);
-        let name = |rule: usize| rules[rule].name.to_owned();
+    let options = extract::options(&classes, &journal.others(&classes));
+    Ok(Saturated { declared, classes, ids, options, journal, rules: rules.to_vec(), stats })
+}
+
+impl Saturated {
+    /// The cheapest form by arithmetic.
+    pub fn greedy(&self) -> Picks {
+        extract::choose(&self.classes, &self.options, &extract::node_cost)
+    }
+
+    /// A form as a graph with what is known of its classes; the declared form instead where that is no dearer, or where a
+    /// leaf would be left out, as the statistics then say.
+    ///
+    /// # Errors
+    /// As [`optimise`].
+    pub fn form(&self, picks: &Picks) -> Result<(Graph, SaturationStats), PassError> {
+        let found = self.extract(picks)?;
+        let mut stats = self.stats.clone();
+        stats.cost_out = extract::graph_cost(&found.graph);
+        stats.kept_declared = !uses_all_leaves(&found.graph) || stats.cost_out > stats.cost_in;
+        let mut result = (self.declared.clone(), stats);
+        match result.1.kept_declared {
+            true => result.1.became = (0..self.declared.nodes.len() as u32).map(Some).collect(),
+            false => result = (found.graph.clone(), self.told(&found, result.1)),
+        }
+        note_repeats(&mut result.1, &self.declared);
+        result.1.nodes_out = result.0.nodes.len() as u64;
+        Ok(result)
+    }
+
+    /// A form that need not be cheap in arithmetic; none if it leaves out a leaf.
+    ///
+    /// # Errors
+    /// As [`optimise`].
+    pub fn whole_form(&self, picks: &Picks) -> Result<Option<(Extracted, SaturationStats)>, PassError> {
+        let found = self.extract(picks)?;
+        if !uses_all_leaves(&found.graph) {
+            return Ok(None);
+        }
+        let cost_out = extract::graph_cost(&found.graph);
+        let mut stats = self.told(&found, SaturationStats { cost_out, ..self.stats.clone() });
+        note_repeats(&mut stats, &self.declared);
+        stats.nodes_out = found.graph.nodes.len() as u64;
+        Ok(Some((found, stats)))
+    }
+
+    /// # Errors
+    /// As [`optimise`].
+    pub fn extract(&self, picks: &Picks) -> Result<Extracted, PassError> {
+        extract::extract(&self.declared, &self.classes, &self.ids, picks)
+    }
+
+    /// The loosest rewrite that was found.
+    pub fn loosest(&self) -> Exactness {
+        let repeats = self.stats.repeats.iter().flat_map(|r| &r.fired).chain(&self.stats.fired);
+        let class = |(name, _): (&String, &u64)| self.rules.iter().find(|r| r.name == *name).map(|r| r.class);
+        repeats.filter_map(class).max().unwrap_or_default()
+    }
+
+    fn told(&self, found: &Extracted, mut stats: SaturationStats) -> SaturationStats {
+        let origins = self.journal.origins(&self.classes, &self.declared, &self.ids, found);
+        let name = |rule: usize| self.rules[rule].name.to_owned();
         origins.paid.into_iter().for_each(|rule| *stats.paid.entry(name(rule)).or_default() += 1);
         (stats.became, stats.loose, stats.touched) = (origins.became, origins.loose, origins.touched);
         stats.made_from = origins.made_from;
         stats.rewritten = origins.rewritten.into_iter().map(|(v, r)| (v, r.into_iter().map(name).collect())).collect();
-        found
-    };
-    note_repeats(&mut stats, body);
-    stats.nodes_out = result.nodes.len() as u64;
-    Ok((result, stats))
+        stats
+    }
 }
 
 /// A `repeat` is as loose as what it repeats.
@@ -153,7 +233,7 @@ pub fn classes_of(g: &Graph) -> (Classes, Vec<Id>) {
     (classes, ids)
 }
 
-fn saturate(
+fn run(
     classes: &mut Classes,
     rules: &[Rule],
     limits: &Limits,
@@ -161,14 +241,23 @@ fn saturate(
 ) -> Result<Journal, PassError> {
     let mut journal = Journal::default();
     stats.stop = Stop::Iterations;
+    let size = |classes: &Classes, journal: &Journal| {
+        let others: usize = journal.others(classes).values().map(Vec::len).sum();
+        (classes.total_number_of_nodes(), classes.number_of_classes(), others)
+    };
     for _ in 0..limits.iterations {
         stats.iterations += 1;
-        let matches = search(classes, rules, &journal.looseness(classes));
-        let before = (classes.total_number_of_nodes(), classes.number_of_classes());
+        let others = journal.others(classes);
+        let matches = search(classes, rules, &others);
+        let before = size(classes, &journal);
         for Match { rule, left, term, class } in matches {
             let from = classes.nodes().len();
             let right = add(classes, &term);
-            if classes.union(left, right) {
+            let new = match class {
+                Exactness::Exact => classes.union(left, right),
+                _ => journal.stands_in_newly(classes, left, right),
+            };
+            if new {
                 journal.join((left, right), rule, class, from..classes.nodes().len());
                 *stats.fired.entry(rules[rule].name.to_owned()).or_default() += 1;
             }
@@ -176,9 +265,13 @@ fn saturate(
                 let hint = "the rule is wrong: its two sides have different types or constants";
                 return Err(PassError::rewrite("rule-type", rules[rule].name, fault.clone(), hint));
             }
+            if class > Exactness::Exact && classes[left].data.ty != classes[right].data.ty {
+                let hint = "the rule is wrong: its two sides have different types";
+                return Err(PassError::rewrite("rule-type", rules[rule].name, "two types", hint));
+            }
         }
         classes.rebuild();
-        if (classes.total_number_of_nodes(), classes.number_of_classes()) == before {
+        if size(classes, &journal) == before {
             stats.stop = Stop::Saturated;
             break;
         }
@@ -199,42 +292,42 @@ struct Match {
     left: Id,
     /// The right side.
     term: Term,
-    /// That of the rule, or of what it saw below the node.
+    /// That of the rule, or of what stood in below the node when it matched.
     class: Exactness,
 }
 
 /// All matches of all rules, in the order of classes, rules and nodes.
-fn search(classes: &Classes, rules: &[Rule], loose: &BTreeMap<Id, Exactness>) -> Vec<Match> {
-    let view = View { classes };
+fn search(classes: &Classes, rules: &[Rule], others: &Others) -> Vec<Match> {
+    let (exact, wide) = (View::exact(classes), View { classes, others: Some(others) });
     let numbers = node_ids(classes);
     let ids: BTreeSet<Id> = classes.classes().map(|c| c.id).collect();
     let mut found = Vec::new();
     for id in ids {
         let mut nodes: Vec<&ENode> = classes[id].nodes.iter().collect();
         nodes.sort();
-        for (r, rule) in rules.iter().enumerate() {
-            let of = |n: &&ENode| {
-                let left = numbers.get(*n).copied().unwrap_or(id);
-                let class = rule.class.max(below(classes, n, loose));
-                (rule.find)(view, n)
-                    .into_iter()
-                    .map(move |term| Match { rule: r, left, term, class })
-                    .collect::<Vec<_>>()
-            };
-            found.extend(nodes.iter().flat_map(of));
+        let below: Vec<Exactness> = nodes.iter().map(|n| below(wide, n)).collect();
+        for (rule, r) in rules.iter().enumerate() {
+            for (node, below) in nodes.iter().zip(&below) {
+                let left = numbers.get(*node).copied().unwrap_or(id);
+                let plain = (r.find)(exact, node);
+                let more = if *below > Exactness::Exact { (r.find)(wide, node) } else { vec![] };
+                let more: Vec<Term> = more.into_iter().filter(|t| !plain.contains(t)).collect();
+                found.extend(plain.into_iter().map(|term| Match { rule, left, term, class: r.class }));
+                let class = r.class.max(*below);
+                found.extend(more.into_iter().map(|term| Match { rule, left, term, class }));
+            }
         }
     }
     found
 }
 
-/// The loosest union among the operands of a node and theirs: no rule looks further.
-fn below(classes: &Classes, node: &ENode, loose: &BTreeMap<Id, Exactness>) -> Exactness {
-    if loose.is_empty() {
-        return Exactness::Exact;
-    }
-    let of = |id: &Id| loose.get(&classes.find(*id)).copied();
-    let operands = |id: &Id| classes[classes.find(*id)].nodes.iter().flat_map(|n| &n.args).filter_map(of).max();
-    node.args.iter().flat_map(|a| [of(a), operands(a)]).flatten().max().unwrap_or_default()
+/// The loosest of what may stand in for operands of a node and for theirs: no rule looks further.
+fn below(view: View, node: &ENode) -> Exactness {
+    let Some(others) = view.others.filter(|o| !o.is_empty()) else { return Exactness::Exact };
+    let of =
+        |id: Id| view.reach(id).into_iter().filter_map(|c| others.get(&c)).flatten().map(|(_, class)| *class).max();
+    let operands = |id: &Id| view.nodes(*id).flat_map(|n| n.args.iter().copied()).filter_map(of).max();
+    node.args.iter().flat_map(|a| [of(*a), operands(a)]).flatten().max().unwrap_or_default()
 }
 
 /// The node of a term's root: a new one, or the one that is there.
@@ -253,7 +346,7 @@ fn add(classes: &mut Classes, term: &Term) -> Id {
 }
 
 /// True if some output needs each leaf.
-fn uses_all_leaves(g: &Graph) -> bool {
+pub(crate) fn uses_all_leaves(g: &Graph) -> bool {
     let mut live = vec![false; g.nodes.len()];
     for (_, v) in &g.outputs {
         live[v.index()] = true;

@@ -7,6 +7,7 @@ use unglue_ir::graph::ValueId;
 
 use crate::candidates::{self, Evaluator, GroupId, Move, Partition, Worth};
 use crate::error::PassError;
+use crate::exact::Pool;
 use crate::facts::Facts;
 use crate::kernel::{Exactness, Kernel, KernelClass, Rejection, Step, Verdict};
 use crate::names;
@@ -49,6 +50,8 @@ pub(crate) struct Search<'a> {
     /// Worth of each move on the present groups.
     worths: BTreeMap<Move, Worth>,
     pub fusions: u64,
+    /// Among what the integer program chose, if it was asked.
+    pub pool: Pool,
     searched: bool,
 }
 
@@ -66,6 +69,7 @@ impl<'a> Search<'a> {
             steps: BTreeMap::new(),
             worths: BTreeMap::new(),
             fusions: 0,
+            pool: Pool::default(),
             searched,
         };
         search.restart();

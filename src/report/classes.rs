@@ -16,10 +16,11 @@ pub(super) fn section(page: &mut Page, report: &Report, built: &str) {
     let heads = ["numerics", ">launches", ">us", ">saved us", ">loose", "saved in a call, us"];
     page.table(&heads, report.classes.iter().map(row).collect());
     page.note(
-        "Each level allows the rewrites of those above it. All bodies were rewritten and covered once more at each level, \
-         greedily and without --force-fuse and --forbid-fuse. loose: declared values whose form is not exact, in distinct \
-         bodies. Rewrites are chosen by the extractor's costs, which count arithmetic and no bytes: a value that is not \
-         rounded to bf16 is stored in four bytes, so that a level may save less than nothing.",
+        "Each level allows the rewrites of those above it. With --cover exact, levels up to this build's are as it chose them, \
+         and looser ones take the kernels that the program finds for this step alone, without --force-fuse and --forbid-fuse: \
+         none is slower than a stricter one. With other covers rewrites are chosen by the extractor's costs, which count \
+         arithmetic and no bytes, so that a level may save less than nothing. loose: declared values whose form is not exact, \
+         in distinct bodies.",
     );
 }
 

@@ -2,10 +2,12 @@
 //!
 //! Kernels are compared with their own graphs, which are cut out of the rewritten bodies. In an exact build these give the
 //! declared bits; in others they do not, and how far they may be is a rule of numerics P4. A bundle holds the declared
-//! trunk; the rewriting is repeated here, and must be the one that the bundle's report tells of.
+//! trunk; the rewriting is repeated here with the form that the report says was chosen, and must be the one that it tells of.
 
+use serde::Deserialize;
 use unglue_codegen::check::rewrite::{Compared, Rewrite, check_rewrite};
 use unglue_ir::graph::Graph;
+use unglue_passes::choice::{ChoiceStats, repeat};
 use unglue_passes::schedule::{Bucket, Fit};
 use unglue_passes::{Limits, Numerics, optimise};
 use unglue_runtime::{Bundle, manifest};
@@ -38,7 +40,14 @@ pub fn check(bundle: &Bundle, draws: (u64, u64)) -> Result<Vec<Checked>, CliErro
     let fit = super::fit_of(m)?;
     let mut checked = Vec::new();
     for (i, declared) in trunk.bodies.iter().enumerate() {
-        let (rewritten, stats) = optimise(declared, numerics, &Limits::default())?;
+        let choice = match report["saturation"][i].get("choice").filter(|c| !c.is_null()) {
+            Some(c) => Some(ChoiceStats::deserialize(c).map_err(|e| broken(&e))?),
+            None => None,
+        };
+        let (rewritten, stats) = match &choice {
+            Some(choice) => repeat(declared, &Limits::default(), choice)?,
+            None => optimise(declared, numerics, &Limits::default())?,
+        };
         let now = serde_json::to_value(&stats).map_err(|e| broken(&e))?;
         if report["saturation"].get(i) != Some(&now) {
             let found =

@@ -13,8 +13,19 @@ use crate::bundles::{REAL, TINY};
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/report.schema.json");
 /// Fields whose objects have keys of their own: names and numbers.
-const MAPS: [&str; 10] =
-    ["fired", "paid", "made_from", "rewritten", "loose", "touched", "obstacles", "by_class", "by_body", "by_target"];
+const MAPS: [&str; 11] = [
+    "fired",
+    "paid",
+    "made_from",
+    "rewritten",
+    "loose",
+    "touched",
+    "picks",
+    "obstacles",
+    "by_class",
+    "by_body",
+    "by_target",
+];
 
 /// The schema of what is written, from the types.
 fn generated() -> String {

@@ -25,15 +25,22 @@ pub struct Grown {
     pub cut: u64,
 }
 
-/// Grows from the groups of each partition. Results are left with the evaluator.
-pub fn grow(reach: &Reach, evaluator: &mut Evaluator, partitions: &[Partition], max: u64) -> Grown {
+/// Grows from the groups of each partition that are `wanted`. Results are left with the evaluator.
+pub fn grow(
+    reach: &Reach,
+    evaluator: &mut Evaluator,
+    partitions: &[Partition],
+    max: u64,
+    wanted: &dyn Fn(&BTreeSet<ValueId>) -> bool,
+) -> Grown {
     let mut grown = Grown::default();
     for (i, parts) in partitions.iter().enumerate() {
         let left = (partitions.len() - i) as u64;
         let quota = max.saturating_sub(grown.evaluated) / left.max(1);
         let mut level = Level::new(reach, evaluator, parts);
-        for (s, seed) in level.parts.keys().copied().collect::<Vec<_>>().into_iter().enumerate() {
-            let seeds = (level.parts.len() - s) as u64;
+        let from: Vec<GroupId> = level.parts.iter().filter(|(_, ops)| wanted(ops)).map(|(g, _)| *g).collect();
+        for (s, &seed) in from.iter().enumerate() {
+            let seeds = (from.len() - s) as u64;
             let share = quota.saturating_sub(level.done.evaluated).div_ceil(seeds.max(1));
             level.from(seed, share);
         }
@@ -53,7 +60,7 @@ struct Level<'l, 'e> {
     neighbours: BTreeMap<GroupId, BTreeSet<GroupId>>,
     /// Parts that may be soft.
     cheap: BTreeSet<GroupId>,
-    /// Cost of each part alone; dear if it has no schedule.
+    /// Cost of parts alone, once asked for.
     ns: BTreeMap<GroupId, i64>,
     seen: BTreeSet<Set>,
     exhaustive: bool,
@@ -78,7 +85,7 @@ impl<'l, 'e> Level<'l, 'e> {
             done: Grown::default(),
             evaluator,
         };
-        for (&g, ops) in &partition.groups {
+        for &g in partition.groups.keys() {
             let near = match exhaustive {
                 true => partition.groups.keys().copied().filter(|n| *n != g).collect(),
                 false => candidates::neighbours(facts, partition, g),
@@ -87,14 +94,24 @@ impl<'l, 'e> Level<'l, 'e> {
             if candidates::may_spread(facts, level.evaluator.stores, partition, g) {
                 level.cheap.insert(g);
             }
-            let ns = level.evaluator.evaluate_set(ops, &BTreeSet::new()).map_or(DEAR, |e| e.cost.total() as i64);
-            level.ns.insert(g, ns);
         }
         level
     }
 
+    /// Cost of a part alone; dear if it has no schedule.
+    fn ns(&mut self, part: GroupId) -> i64 {
+        if let Some(known) = self.ns.get(&part) {
+            return *known;
+        }
+        let alone = self.evaluator.evaluate_set(&self.parts[&part], &BTreeSet::new());
+        let ns = alone.map_or(DEAR, |e| e.cost.total() as i64);
+        self.ns.insert(part, ns);
+        ns
+    }
+
     /// Sets that hold `seed`, those that save most first.
     fn from(&mut self, seed: GroupId, share: u64) {
+        self.ns(seed);
         let stop = self.done.evaluated + share;
         let mut heap: BinaryHeap<(i64, Reverse<Set>)> = BinaryHeap::new();
         heap.push((0, Reverse((BTreeSet::from([seed]), BTreeSet::new()))));
@@ -149,7 +166,7 @@ impl<'l, 'e> Level<'l, 'e> {
         let mut apart = 0;
         for g in parts.difference(soft) {
             ops.extend(&self.parts[g]);
-            apart += self.ns[g];
+            apart += self.ns(*g);
         }
         for g in soft.iter().rev() {
             let needed = candidates::needed_of(self.evaluator.facts, &self.parts[g], &ops);

@@ -2,9 +2,10 @@
 //!
 //! "Exact" is with respect to the candidates: [`ExactStats::gap_ppm`] bounds what a better choice among them could save,
 //! and [`ExactStats::cut`] counts the sets that were not looked at. What ties counts as in the greedy search: the program
-//! must win by more than the cost model can tell.
+//! must win by more than the cost model can tell, or tie with fewer launches.
 
 mod grow;
+pub(crate) mod joint;
 mod pool;
 mod program;
 mod reach;
@@ -23,8 +24,9 @@ pub use shift::MAX_SHIFTED;
 use crate::candidates::{Evaluator, GroupId, Partition};
 use crate::kernel::Step;
 use crate::search::{Held, Search, tie_ns};
-use pool::{Pool, soft_of};
-use program::{End, Solved, Terms};
+pub(crate) use pool::Pool;
+use pool::soft_of;
+use program::{Choosable, End, Part, Solved, Terms};
 use reach::Reach;
 
 /// What the exact search did for one body and bucket.
@@ -54,22 +56,35 @@ pub struct ExactStats {
     pub kept_greedy: Option<String>,
 }
 
-/// Replaces the greedy cover of `search` by one that wins against it, if the program finds one.
-pub(crate) fn improve(search: &mut Search) -> ExactStats {
+/// Replaces the greedy cover of `search` by one that wins against it, if the program finds one. `seed`: the kernels of
+/// another cover, or nothing; it is taken where it is cheaper than what was found.
+pub(crate) fn improve(search: &mut Search, seed: &[BTreeSet<ValueId>]) -> ExactStats {
     let reach = Reach::new(search.facts);
     let greedy_ns = search.total_ns();
-    let levels = search.levels();
-    let grown = grow::grow(&reach, &mut search.evaluator, &levels, MAX_GROWN);
-    let shifted = shift::shift(&reach, search, MAX_SHIFTED);
+    let cut = explore(&reach, search);
     let kept: Vec<_> = search
         .held
         .iter()
         .map(|h| (reach.bits(&h.ops), reach.bits(&soft_of(search.facts, &h.ops, &h.writes))))
         .collect();
     let pool = pool::pool(&reach, &mut search.evaluator, &kept);
-    let solved = program::solve(&pool, &terms(search, &reach));
-    let why = adopt(search, &pool, &solved).err();
-    ExactStats { cut: grown.cut + shifted.cut, ..stats(&pool, &solved, greedy_ns, search.total_ns(), why) }
+    let part = Part { pool, terms: terms(search, &reach) };
+    let solved = program::solve(&part, &Choosable::default());
+    let pool = part.pool;
+    let mut why = adopt(search, &pool, &solved).err();
+    if search.forbid.is_empty() && search.together.is_empty() && !seed.is_empty() && adopt_seed(search, seed) {
+        why = None;
+    }
+    let stats = ExactStats { cut, ..stats(&pool, &solved, greedy_ns, search.total_ns(), why) };
+    search.pool = pool;
+    stats
+}
+
+/// Prices sets around all that the search held; the number of those that were due when the counts ran out.
+fn explore(reach: &Reach, search: &mut Search) -> u64 {
+    let levels = search.levels();
+    let grown = grow::grow(reach, &mut search.evaluator, &levels, MAX_GROWN, &|_| true);
+    grown.cut + shift::shift(reach, search, MAX_SHIFTED).cut
 }
 
 fn terms(search: &Search, reach: &Reach) -> Terms {
@@ -78,6 +93,7 @@ fn terms(search: &Search, reach: &Reach) -> Terms {
         ops: search.facts.ops().map(|op| op.index()).collect(),
         forbid: search.forbid.iter().map(pair).collect(),
         force: search.together.iter().map(|(a, b)| (a.index(), b.index())).collect(),
+        ..Terms::default()
     }
 }
 
@@ -130,6 +146,31 @@ fn adopt(search: &mut Search, pool: &Pool, solved: &Solved) -> Result<(), String
     // Ties are none to the program: it takes the cheaper side of each.
     search.greedy();
     Ok(())
+}
+
+/// Takes a cover that was found elsewhere, if it is cheaper.
+fn adopt_seed(search: &mut Search, seed: &[BTreeSet<ValueId>]) -> bool {
+    let mut partition = Partition::default();
+    let mut steps: BTreeMap<GroupId, Vec<Step>> = BTreeMap::new();
+    for ops in seed {
+        let held = |op: &&ValueId| !partition.groups.contains_key(*op);
+        let Some(id) = ops.iter().find(held).copied() else { return false };
+        let (_, grown) = history(search, ops);
+        partition.insert(id, ops.clone());
+        steps.insert(id, grown);
+    }
+    let whole = search.facts.ops().all(|op| partition.holders(op).next().is_some());
+    if !whole || crate::launch_order::sort(&partition.edges(search.facts)).is_none() {
+        return false;
+    }
+    let now = search.total_ns();
+    let Ok(priced) = priced(&mut search.evaluator, &partition) else { return false };
+    if priced.values().sum::<u64>() >= now {
+        return false;
+    }
+    search.take(partition, steps);
+    search.greedy();
+    true
 }
 
 /// Kernels by their ops, with predicted ns.

@@ -1,27 +1,45 @@
 //! Candidates: op sets that can be kernels, each with what it stores and costs.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use unglue_ir::graph::ValueId;
 
 use super::reach::{Bits, Reach};
-use crate::candidates::Evaluator;
+use crate::candidates::{Evaluated, Evaluator};
 use crate::facts::Facts;
+
+/// What a candidate has to do with other forms of its body.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Across {
+    /// Ops whose values it stores.
+    pub stores: Bits,
+    /// Numbers of the body's outputs that it stores.
+    pub outputs: Bits,
+    /// Numbers of the picks that it takes for granted, ascending.
+    pub picks: Vec<usize>,
+}
 
 /// An op set with a schedule.
 ///
 /// A *soft* op is computed by every kernel that needs it and stored by none; any other op of a cover is *solid*: one
 /// kernel computes it, and stores what others read.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Candidate {
     pub ops: Bits,
     pub soft: Bits,
     /// Ops outside that come directly before one inside.
     pub needs: Bits,
+    /// Those of them whose values it reads.
+    pub reads: Bits,
+    /// What it is among several forms of a body; see [`super::joint`].
+    pub across: Across,
     /// Kernel and gap.
     pub ns: u64,
     /// Bytes of activations that it reads and stores.
     pub bytes: u64,
+    /// What the evaluator found; none in tests.
+    pub kernel: Option<Arc<Evaluated>>,
 }
 
 impl Candidate {
@@ -38,8 +56,8 @@ pub struct Pool {
     pub dominated: u64,
 }
 
-/// Op sets by their ops and soft ops: ns, bytes of activations, and whether they must stay.
-type Found = BTreeMap<(Vec<usize>, Vec<usize>), (u64, u64, bool)>;
+/// Op sets by their ops and soft ops: kernel, bytes of activations, and whether they must stay.
+type Found = BTreeMap<(Vec<usize>, Vec<usize>), (Arc<Evaluated>, u64, bool)>;
 
 /// All convex sets that the evaluator knows a schedule of; `kept` are never left out.
 pub fn pool(reach: &Reach, evaluator: &mut Evaluator, kept: &[(Bits, Bits)]) -> Pool {
@@ -61,10 +79,18 @@ pub fn pool(reach: &Reach, evaluator: &mut Evaluator, kept: &[(Bits, Bits)]) -> 
         if let Ok(e) = evaluator.evaluate_set(&ops, &soft) {
             let key = (numbers(&bits.0), numbers(&bits.1));
             let keep = must.contains(&key);
-            found.insert(key, (e.cost.total(), evaluator.activation_bytes(&e), keep));
+            let bytes = evaluator.activation_bytes(&e);
+            found.insert(key, (e, bytes, keep));
         }
     }
     prune(reach, found)
+}
+
+/// An evaluated set among the candidates of its body.
+pub fn candidate(reach: &Reach, ops: Bits, soft: Bits, e: &Arc<Evaluated>, bytes: u64) -> Candidate {
+    let (needs, reads) = (reach.needs(&ops), reach.reads(&ops));
+    let (across, kernel) = (Across::default(), Some(e.clone()));
+    Candidate { needs, reads, soft, ops, ns: e.cost.total(), bytes, across, kernel }
 }
 
 /// Ops whose values others need and this set does not store: each of their readers computes them.
@@ -89,10 +115,7 @@ fn prune(reach: &Reach, found: Found) -> Pool {
     };
     let all: Vec<(Candidate, bool)> = found
         .iter()
-        .map(|((ops, soft), &(ns, bytes, keep))| {
-            let ops = bits(ops);
-            (Candidate { needs: reach.needs(&ops), soft: bits(soft), ops, ns, bytes }, keep)
-        })
+        .map(|((ops, soft), (e, bytes, keep))| (candidate(reach, bits(ops), bits(soft), e, *bytes), *keep))
         .collect();
     let by_ops: BTreeMap<(&Bits, &Bits), usize> =
         all.iter().enumerate().map(|(i, (c, _))| ((&c.ops, &c.soft), i)).collect();

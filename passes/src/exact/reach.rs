@@ -13,6 +13,8 @@ pub type Bits = FixedBitSet;
 pub struct Reach {
     /// Per op: the ops that come directly before it.
     pub before: Vec<Bits>,
+    /// Per op: the ops whose values it reads.
+    reads: Vec<Bits>,
     /// Per op: all ops before it.
     above: Vec<Bits>,
     /// Per op: all ops behind it.
@@ -28,10 +30,11 @@ impl Reach {
                 before[op.index()].insert(maker.index());
             }
         }
+        let reads = before.clone();
         for (reader, writer) in facts.order() {
             before[writer.index()].insert(reader.index());
         }
-        let mut reach = Reach { above: before.clone(), below: vec![Bits::with_capacity(n); n], before };
+        let mut reach = Reach { above: before.clone(), below: vec![Bits::with_capacity(n); n], before, reads };
         reach.close();
         reach
     }
@@ -91,11 +94,20 @@ impl Reach {
 
     /// Ops outside that come directly before one inside.
     pub fn needs(&self, ops: &Bits) -> Bits {
-        let mut needs = Bits::with_capacity(ops.len());
-        for op in ops.ones() {
-            needs.union_with(&self.before[op]);
-        }
-        needs.difference_with(ops);
-        needs
+        outside(&self.before, ops)
     }
+
+    /// Ops outside whose values one inside reads.
+    pub fn reads(&self, ops: &Bits) -> Bits {
+        outside(&self.reads, ops)
+    }
+}
+
+fn outside(of: &[Bits], ops: &Bits) -> Bits {
+    let mut found = Bits::with_capacity(ops.len());
+    for op in ops.ones() {
+        found.union_with(&of[op]);
+    }
+    found.difference_with(ops);
+    found
 }

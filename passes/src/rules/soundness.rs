@@ -207,7 +207,7 @@ pub fn check(rule: &Rule, rounds: u64) -> Result<u64, Unsound> {
 fn right_sides(rule: &Rule, sample: &Sample) -> Vec<Result<Graph, String>> {
     let (classes, ids) = classes_of(&sample.graph);
     let root = ids[sample.root.index()];
-    let view = View { classes: &classes };
+    let view = View::exact(&classes);
     let terms: Vec<Term> = classes[root].nodes.iter().flat_map(|n| (rule.find)(view, n)).collect();
     terms.iter().map(|t| with_right(sample, t, &classes, &ids)).collect()
 }
