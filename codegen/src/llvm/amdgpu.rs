@@ -18,6 +18,9 @@ const FINISH_SLOT: &str = "@.finish";
 pub(crate) static AMDGPU: Gpu = Gpu {
     define: ["protected amdgpu_kernel", " !reqd_work_group_size !0"],
     attributes,
+    // A weight row and the rows of four operands take 20 a round: four rounds, with what they are widened to, 229 VGPRs in
+    // all, and six waves a SIMD instead of ten with two (LLVM 22).
+    loaded_registers: 48,
     arrays: shared,
     // Workgroups are spread over the compute units of one device.
     scope: Scope { sync: "syncscope(\"agent\") ", pointer: "ptr addrspace(1)" },

@@ -13,9 +13,6 @@ use crate::kp::{Access, Expr, For, LANES, Param, Place, Program, Reduce, Stmt, T
 /// Rounds of a loop that LLVM may put in one, the most first. Unrolled fully, a contraction of 4,096 keeps its whole operand
 /// in registers (256 VGPRs and spills, measured with LLVM 22); four b128 loads of a weight stream in flight are enough.
 const ROUNDS: [u32; 3] = [4, 2, 1];
-/// 32-bit registers of what the rounds in one load from memory: a weight row and the rows of four operands take 20 a round, and four
-/// rounds, with what they are widened to, 229 VGPRs in all: six waves a SIMD instead of ten with two (gfx1201, LLVM 22).
-const LOADED_REGISTERS: u64 = 48;
 /// Statements of a body that is unrolled: larger ones have their own parallelism (chains, rows).
 const SMALL_BODY: usize = 32;
 /// Numbers of the metadata for loops of each of [`ROUNDS`], and of the first loop's own.
@@ -28,6 +25,8 @@ pub(crate) struct Gpu {
     pub define: [&'static str; 2],
     /// Attribute group 0 and its metadata for a kernel of so many threads; numbers from 2 on are taken.
     pub attributes: fn(u32) -> String,
+    /// 32-bit registers of what the rounds of a loop that are in one load from memory.
+    pub loaded_registers: u64,
     /// Shared arrays, and the slot where a counter's old value is left.
     pub arrays: fn(&mut Emit<'_>),
     pub scope: Scope,
@@ -82,7 +81,7 @@ fn hints() -> String {
 }
 
 /// Index in [`ROUNDS`] for a loop.
-fn rounds(e: &Emit<'_>, f: &For) -> usize {
+fn rounds(e: &Emit<'_>, gpu: &Gpu, f: &For) -> usize {
     let small = f.body.len() <= SMALL_BODY && !f.body.iter().any(|s| matches!(s, Stmt::For(_)));
     let registers = |s: &Stmt| match s {
         Stmt::Let(_, Expr::Load { from: Place::Buffer(at), vec, .. }) => match e.p.params.get(*at as usize) {
@@ -92,7 +91,7 @@ fn rounds(e: &Emit<'_>, f: &For) -> usize {
         _ => 0,
     };
     let loaded: u64 = f.body.iter().map(registers).sum();
-    let fits = |rounds: &u32| u64::from(*rounds) * loaded <= LOADED_REGISTERS;
+    let fits = |rounds: &u32| u64::from(*rounds) * loaded <= gpu.loaded_registers;
     let last = ROUNDS.len() - 1;
     if small { ROUNDS.iter().position(fits).unwrap_or(last) } else { last }
 }
@@ -240,7 +239,7 @@ impl Backend for Threads {
     fn loop_hint(&mut self, e: &mut Emit<'_>, f: &For) -> String {
         let id = FIRST_LOOP + self.loops;
         self.loops += 1;
-        let hint = FIRST_HINT + rounds(e, f) as u32;
+        let hint = FIRST_HINT + rounds(e, self.gpu, f) as u32;
         e.ir.global(format_args!("!{id} = distinct !{{!{id}, !{hint}}}"));
         format!(", !llvm.loop !{id}")
     }

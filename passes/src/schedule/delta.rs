@@ -11,9 +11,8 @@ use super::skinny::is_contraction;
 use super::stage::{self, Place, Scope, Staged};
 use super::{Bucket, Form, Obstacle, Products, Schedule, is_leaf, strip_reshapes};
 
-/// Key rows of the state that one lane holds in registers, the wanted number and the most: 128 spill on gfx1201 (49 of 256
-/// VGPRs, LLVM 22), 64 leave room for six waves a SIMD, where a kernel that streams its state should have eight.
-const KEYS: [u64; 2] = [32, 64];
+/// Key rows of the state that one lane may hold in registers: 128 spill on gfx1201 (49 of 256 VGPRs, measured with LLVM 22).
+const KEYS_MAX: u64 = 64;
 /// Parts into which keys may be dealt.
 const PARTS: [u64; 3] = [1, 2, 4];
 /// Waves of a workgroup: one for each 32 value columns, and for each part of the keys.
@@ -26,7 +25,7 @@ pub fn schedule(g: &Graph, node: ValueId, bucket: &Bucket) -> Result<Schedule, O
     let (Some(q), Some(v)) = (dims(args[0]), dims(args[2])) else { return Err(Obstacle::new("delta", "no tensors")) };
     let (heads, keys, values) = (q[1], q[2], v[2]);
     let column_waves = values.div_ceil(32).next_power_of_two();
-    let parts = parts(g, node, (keys, values), column_waves)?;
+    let parts = parts(g, node, (keys, values), column_waves, bucket.fit.keys_a_lane)?;
     let nodes: BTreeSet<ValueId> = g.ids().filter(|id| *id != node).collect();
     check_nodes(g, node, heads)?;
     let mut wanted: BTreeSet<ValueId> = args[..5].iter().copied().collect();
@@ -45,18 +44,24 @@ pub fn schedule(g: &Graph, node: ValueId, bucket: &Bucket) -> Result<Schedule, O
 }
 
 /// Parts into which the keys are dealt, as many of the order's chains each.
-fn parts(g: &Graph, node: ValueId, (keys, values): (u64, u64), column_waves: u64) -> Result<u64, Obstacle> {
+fn parts(
+    g: &Graph,
+    node: ValueId,
+    (keys, values): (u64, u64),
+    column_waves: u64,
+    wanted: u64,
+) -> Result<u64, Obstacle> {
     let Op::DeltaRule { order: Order::Strided(chains) } = g.node(node).op else {
         return Err(Obstacle::new("delta-order", "the rule's sums are not strided"));
     };
     let chains = u64::from(chains);
     let dealt = |parts: u64| parts == 1 || (chains >= parts && keys.is_multiple_of(chains));
     let fits = |parts: u64, each: u64| keys <= parts * each && column_waves * parts <= WAVES_MAX && dealt(parts);
-    let found = KEYS.into_iter().find_map(|each| PARTS.into_iter().find(|parts| fits(*parts, each)));
+    let found = [wanted, KEYS_MAX].into_iter().find_map(|each| PARTS.into_iter().find(|parts| fits(*parts, each)));
     found.ok_or_else(|| {
         let why = format!(
             "state {keys}x{values} in {chains} chains; a lane holds {} keys of a column, and {WAVES_MAX} waves share a head",
-            KEYS[1]
+            KEYS_MAX
         );
         Obstacle::new("delta-size", why)
     })

@@ -13,15 +13,19 @@ pub struct Fit {
     pub sharing_waves: u32,
     /// Most weight rows that a wave streams at the same time when it takes one row of the operand.
     pub outputs_at_once: u32,
+    /// Keys of the delta rule's state that a lane should hold, where its workgroup may have the waves for it.
+    pub keys_a_lane: u64,
 }
 
 /// R9700: 64 compute units with eight waves each. Four weight rows at once would cost the eighth: 6 to 7 waves a SIMD in the
-/// matmuls of GLM-5.3-Flash, compiled with LLVM 22.
-pub static GFX1201: Fit = Fit { target: "gfx1201", waves_wanted: 512, sharing_waves: 4, outputs_at_once: 1 };
+/// matmuls of GLM-5.3-Flash, compiled with LLVM 22. 64 keys a lane leave room for six waves, 32 for nine.
+pub static GFX1201: Fit =
+    Fit { target: "gfx1201", waves_wanted: 512, sharing_waves: 4, outputs_at_once: 1, keys_a_lane: 32 };
 
 /// H200: 132 multiprocessors with sixteen waves each, which keep 32 KiB and more of a multiprocessor's loads in flight
-/// (benches/RESULTS.md).
-pub static SM_90: Fit = Fit { target: "sm_90", waves_wanted: 2112, sharing_waves: 8, outputs_at_once: 4 };
+/// (benches/RESULTS.md). The delta rule of 64 heads takes 25 us with 64 keys a lane, and 32 with 32.
+pub static SM_90: Fit =
+    Fit { target: "sm_90", waves_wanted: 2112, sharing_waves: 8, outputs_at_once: 4, keys_a_lane: 64 };
 
 /// Every fit. x86-64 has none: it takes that of the GPU it is built beside.
 pub static FITS: [&Fit; 2] = [&GFX1201, &SM_90];
