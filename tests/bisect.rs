@@ -61,7 +61,9 @@ fn with_code_of(right: &Path, other: &Path, dir: &Path) -> PathBuf {
     let (right, other) = (Bundle::open(right).unwrap(), Bundle::open(other).unwrap());
     let names = |b: &Bundle| b.manifest().kernels.iter().map(|k| k.name.clone()).collect::<Vec<_>>();
     assert_eq!(names(&right), names(&other));
-    let params = |b: &Bundle| b.manifest().kernels.iter().map(|k| k.params.clone()).collect::<Vec<_>>();
+    // Not their names: a constant more or less moves the numbers of values.
+    let kinds = |k: &unglue_runtime::manifest::Kernel| k.params.iter().map(|p| p.kind).collect::<Vec<_>>();
+    let params = |b: &Bundle| b.manifest().kernels.iter().map(kinds).collect::<Vec<_>>();
     assert_eq!(params(&right), params(&other), "code for other arguments");
     rewritten(&right, &other, dir, |_| {})
 }
