@@ -29,7 +29,7 @@ fn compiled(bundle: &Path, options: &[&str]) -> (BTreeMap<String, Vec<u8>>, Valu
     let out = bundle.to_str().unwrap();
     let done = Command::new(env!("CARGO_BIN_EXE_unglue"))
         .env_remove("UNGLUE_CACHE")
-        .args(["compile", MODEL, "-o", out, "--target", "x86-64,gfx1201", "--json"])
+        .args(["compile", MODEL, "-o", out, "--layers", "3", "--target", "x86-64,gfx1201", "--json"])
         .args(options)
         .output()
         .unwrap();
@@ -60,7 +60,7 @@ fn bundles_depend_neither_on_the_number_of_jobs_nor_on_the_cache() {
     assert_eq!(none, Value::Null);
     let (three, cold) = compiled(&folder.path().join("three.ug"), &["--jobs", "3", "--cache", cache]);
     assert_equal(&one, &three);
-    assert!(cold["misses"].as_u64().unwrap() > 50, "{cold}");
+    assert!(cold["misses"].as_u64().unwrap() > 20, "{cold}");
     let (again, warm) = compiled(&folder.path().join("again.ug"), &["--cache", cache]);
     assert_equal(&one, &again);
     assert_eq!((&warm["hits"], &warm["misses"]), (&cold["misses"], &Value::from(0)), "{cold}, {warm}");
