@@ -2,11 +2,10 @@
 //!
 //! Levels build upon each other. The strictest has the form with the cheapest arithmetic, and a cover of it in each launch
 //! list. A looser one asks an integer program for a mixture of forms and kernels: for each launch list by itself, and then
-//! with what one of them picked for the others. A body has one form, whatever the rows of a step, so that its values have the
-//! same bits in each. The mixture replaces what the stricter
-//! level has only if bits change, and if it takes no longer in any launch list, and less in one; it has no more launches
-//! than the strictest level. So a looser level is never slower by the time model, and what gains nothing stays as strict as
-//! it was.
+//! with what one of them picked for the others. A body has one form, whatever the rows of a step, so that its values have
+//! the same bits in each. The mixture replaces what the stricter level has only if bits change, and if it takes no longer in
+//! any launch list, and less in one; it has no more launches than the strictest level. So a looser level is never slower by
+//! the time model, and what gains nothing stays as strict as it was.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,6 +18,7 @@ use unglue_ir::graph::{Graph, ValueId};
 use crate::cost::CostTable;
 use crate::cover::{CoverOptions, Strategy, cover, cover_with, stored_views};
 use crate::error::PassError;
+use crate::exact::gap_ppm;
 use crate::exact::joint::{self, Groups, Joint, Known, Mixture, Most};
 use crate::extract::{Extracted, Pick, Picks};
 use crate::facts::Facts;
@@ -248,7 +248,7 @@ fn tell(told: ChoiceStats, joint: &Joint, objective_ns: u64) -> ChoiceStats {
         rounds: joint.solved.rounds,
         objective_ns,
         bound_ns,
-        gap_ppm: ((objective_ns - bound_ns) * 1_000_000).div_ceil(objective_ns.max(1)),
+        gap_ppm: gap_ppm(objective_ns, bound_ns),
         ..told
     }
 }

@@ -1,5 +1,7 @@
 //! What a session needs from a machine.
 
+use std::collections::BTreeMap;
+
 use crate::layout::MAX_BYTES;
 use crate::manifest::{Access, Kernel, ParamKind};
 use crate::{Result, RuntimeError};
@@ -106,8 +108,41 @@ pub(crate) fn misuse(
 }
 
 /// What a device says of a list that it has not recorded, or has forgotten.
-pub(crate) fn unknown_list(list: ListId) -> RuntimeError {
+fn unknown_list(list: ListId) -> RuntimeError {
     misuse("recorded list", format!("{list:?}"), "a list recorded since code was loaded and a buffer was freed")
+}
+
+/// The lists that a device recorded, in its own form. Numbers are never used again.
+pub(crate) struct Lists<T> {
+    recorded: BTreeMap<ListId, T>,
+    next: u64,
+}
+
+impl<T> Default for Lists<T> {
+    fn default() -> Self {
+        Lists { recorded: BTreeMap::new(), next: 0 }
+    }
+}
+
+impl<T> Lists<T> {
+    pub fn add(&mut self, list: T) -> ListId {
+        let id = ListId(self.next);
+        self.next += 1;
+        self.recorded.insert(id, list);
+        id
+    }
+
+    pub fn get(&self, id: ListId) -> Result<&T> {
+        self.recorded.get(&id).ok_or_else(|| unknown_list(id))
+    }
+
+    pub fn forget(&mut self, id: ListId) -> Result<()> {
+        self.recorded.remove(&id).map(drop).ok_or_else(|| unknown_list(id))
+    }
+
+    pub fn clear(&mut self) {
+        self.recorded.clear();
+    }
 }
 
 /// Checks that `offset .. offset + bytes` lies in a buffer of `len` bytes.

@@ -34,13 +34,18 @@ struct Timed {
 
 impl Timed {
     fn median(&self) -> f32 {
-        self.times.get(self.times.len() / 2).copied().unwrap_or(f32::NAN)
+        median(&self.times)
     }
 
     /// Gigabytes a second of what must move.
     fn rate(&self) -> Option<f64> {
         Some(self.bytes? as f64 / f64::from(self.median()) / 1e3)
     }
+}
+
+/// The middle one of sorted times.
+fn median(sorted: &[f32]) -> f32 {
+    sorted.get(sorted.len() / 2).copied().unwrap_or(f32::NAN)
 }
 
 pub fn run(args: &cli::Bench) -> Result<(), CliError> {

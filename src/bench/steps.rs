@@ -8,24 +8,28 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use serde_json::{Value, json};
+use unglue_ir::IrError;
+use unglue_ir::interp::draw::{Rng, draw_weight};
+use unglue_ir::types::{DType, Format};
 use unglue_runtime::manifest::{Mem, Source};
 use unglue_runtime::{Bundle, Feed, Geometry, LogitRows, Session, SessionOptions, slice_tensor};
 
+use super::median;
 use crate::cli;
 use crate::device::DeviceKind;
 use crate::error::CliError;
 
 /// Steps of each kind before the clock starts: the first ones record lists and meet code that was never run.
 const WARM: u32 = 3;
-/// Drawn values that a weight repeats.
-const DRAWN: usize = 1 << 16;
+/// Drawn values that a weight repeats, or a few more.
+const DRAWN: u64 = 1 << 16;
 
 /// Medians in microseconds.
 pub struct Steps {
     /// Launches of a step.
     pub launches: usize,
-    pub single_us: f64,
-    pub list_us: f64,
+    pub single_us: f32,
+    pub list_us: f32,
     /// Steps that were a replay, of all that could be.
     pub replays: (u64, u64),
 }
@@ -67,7 +71,7 @@ pub fn run(bundle: Bundle, kind: DeviceKind, args: &cli::Bench, steps: u32) -> R
     };
     let vocab = i32::try_from(m.model.vocab_size).unwrap_or(i32::MAX).max(1);
     let provider = |source: &Source| {
-        let whole = drawn(source, args.seed);
+        let whole = drawn(source, args.seed).map_err(|e| e.to_string())?;
         slice_tensor(&whole, source).map(|part| Cow::Owned(part.into_owned()))
     };
     let mut session = Session::create(Arc::clone(&bundle), device, &provider, geometry, SessionOptions::default())
@@ -82,12 +86,15 @@ pub fn run(bundle: Bundle, kind: DeviceKind, args: &cli::Bench, steps: u32) -> R
             let mut feeds = [Feed { seq: &mut sequence, ids: &ids, logits: LogitRows::Last }];
             session.feed_batch(&mut feeds, None).map_err(CliError::Device)?;
             if step >= WARM {
-                times.push(start.elapsed().as_secs_f64() * 1e6);
+                times.push(start.elapsed().as_secs_f32() * 1e6);
             }
         }
     }
     let replays = (session.counters().replays, u64::from(steps + WARM));
-    let [single_us, list_us] = times.map(median);
+    let [single_us, list_us] = times.map(|mut times| {
+        times.sort_by(f32::total_cmp);
+        median(&times)
+    });
     Ok(Steps { launches, single_us, list_us, replays })
 }
 
@@ -95,41 +102,27 @@ fn lists(bundle: &Bundle) -> String {
     bundle.manifest().buckets.iter().map(|b| b.rows_max.to_string()).collect::<Vec<_>>().join(", ")
 }
 
-fn median(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times.get(times.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
-/// Bytes of a tensor: numbers of about the size that keeps sums of products near 1, or any words.
-fn drawn(source: &Source, seed: u64) -> Vec<u8> {
-    let elements: u64 = source.shape.iter().product();
+/// Bytes of a tensor: some rows of a drawn weight, over and over, or of words.
+fn drawn(source: &Source, seed: u64) -> Result<Vec<u8>, IrError> {
+    let rng = &mut Rng::new(seed);
     let inputs = source.shape.last().copied().unwrap_or(1).max(1);
-    let scale = 2.0 / (inputs as f32).sqrt();
-    let mut state = seed ^ 0x9e37_79b9_7f4a_7c15;
-    let mut next = || {
-        // xorshift64
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
+    let float = |rng: &mut Rng, dtype: DType| {
+        let some = [DRAWN.div_ceil(inputs), inputs];
+        Ok(draw_weight(rng, Format::Plain(dtype), &some)?.bytes.into_owned())
     };
-    let mut block = Vec::new();
-    for _ in 0..DRAWN {
-        let word = next();
-        let x = ((word >> 40) as f32 / (1 << 24) as f32 - 0.5) * scale;
-        match source.dtype {
-            Mem::F32 => block.extend(x.to_le_bytes()),
-            Mem::Bf16 => block.extend(((x.to_bits() >> 16) as u16).to_le_bytes()),
-            // The sign, exponents from 2^-12 to 2^-5, any mantissa.
-            Mem::F16 => block.extend(((word as u16 & 0x9fff) | 0x0c00).to_le_bytes()),
-            Mem::I32 => block.extend((word as u32).to_le_bytes()),
-        }
-    }
+    let block: Vec<u8> = match source.dtype {
+        Mem::F32 => float(rng, DType::F32)?,
+        Mem::Bf16 => float(rng, DType::Bf16)?,
+        Mem::F16 => float(rng, DType::F16)?,
+        Mem::I32 => (0..DRAWN).flat_map(|_| (rng.next_u64() as u32).to_le_bytes()).collect(),
+    };
+    let elements: u64 = source.shape.iter().product();
     let bytes = usize::try_from(elements.saturating_mul(source.dtype.bytes())).unwrap_or(usize::MAX);
-    block.iter().copied().cycle().take(bytes).collect()
+    Ok(block.iter().copied().cycle().take(bytes).collect())
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 
@@ -138,15 +131,16 @@ mod tests {
         for dtype in [Mem::F32, Mem::Bf16, Mem::F16, Mem::I32] {
             let (tensor, shape, view) = ("w".to_owned(), vec![3, 50_000], vec![150_000]);
             let source = Source { tensor, dtype, shape, view, slice: None, transposed: false };
-            let bytes = drawn(&source, 1);
+            let bytes = drawn(&source, 1).unwrap();
             assert_eq!(bytes.len() as u64, 150_000 * dtype.bytes());
-            let finite = |b: &[u8]| match dtype {
+            let small = |b: &[u8]| match dtype {
                 Mem::F32 => f32::from_le_bytes([b[0], b[1], b[2], b[3]]).abs() < 1.0,
                 Mem::Bf16 => f32::from_bits(u32::from(u16::from_le_bytes([b[0], b[1]])) << 16).abs() < 1.0,
-                Mem::F16 => (0x0c00..0x4000).contains(&(u16::from_le_bytes([b[0], b[1]]) & 0x7fff)),
+                // Below the exponent of 1.
+                Mem::F16 => u16::from_le_bytes([b[0], b[1]]) & 0x7fff < 0x3c00,
                 Mem::I32 => true,
             };
-            assert!(bytes.chunks(dtype.bytes() as usize).all(finite), "{dtype:?}");
+            assert!(bytes.chunks(dtype.bytes() as usize).all(small), "{dtype:?}");
         }
     }
 }

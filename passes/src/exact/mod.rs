@@ -35,7 +35,7 @@ use reach::Reach;
 pub struct ExactStats {
     /// Op sets with a schedule, among which the program chooses.
     pub candidates: u64,
-    /// Sets left out since others do the same for no more.
+    /// Sets left out since others do the same for less.
     pub dominated: u64,
     /// Sets that were due when the count of evaluations ran out: better covers may need one of them.
     pub cut: u64,
@@ -110,9 +110,14 @@ fn stats(pool: &Pool, solved: &Solved, greedy_ns: u64, objective_ns: u64, kept_g
         greedy_ns,
         objective_ns,
         bound_ns,
-        gap_ppm: ((objective_ns - bound_ns) * 1_000_000).div_ceil(objective_ns.max(1)),
+        gap_ppm: gap_ppm(objective_ns, bound_ns),
         kept_greedy,
     }
+}
+
+/// By how much what is taken may be above its bound, in millionths of what is taken.
+pub(crate) fn gap_ppm(objective_ns: u64, bound_ns: u64) -> u64 {
+    (objective_ns.saturating_sub(bound_ns) * 1_000_000).div_ceil(objective_ns.max(1))
 }
 
 /// Takes the chosen candidates as the partition of `search`; else says why not.

@@ -1,8 +1,8 @@
 //! The integer program: which candidates become kernels, and which form each class of the body takes.
 //!
 //! One binary variable a candidate. Every op is computed once, or, where some candidate may compute it again, by each kernel
-//! that needs it. Kernels must not wait for each other: a cycle among chosen kernels is forbidden when
-//! it turns up, with all cycles that run through the same ops, and the program is solved again.
+//! that needs it. Kernels must not wait for each other: a cycle among chosen kernels is forbidden when it turns up, with all
+//! cycles that run through the same ops, and the program is solved again.
 //!
 //! Among several forms of a body ops are classes, and there is one more variable a pick: a class has one, and a candidate is
 //! chosen only with the picks that it takes for granted.

@@ -60,8 +60,8 @@ fn parts(
     let found = [wanted, KEYS_MAX].into_iter().find_map(|each| PARTS.into_iter().find(|parts| fits(*parts, each)));
     found.ok_or_else(|| {
         let why = format!(
-            "state {keys}x{values} in {chains} chains; a lane holds {} keys of a column, and {WAVES_MAX} waves share a head",
-            KEYS_MAX
+            "state {keys}x{values} in {chains} chains; a lane holds {KEYS_MAX} keys of a column, and {WAVES_MAX} waves share \
+             a head"
         );
         Obstacle::new("delta-size", why)
     })

@@ -16,8 +16,7 @@ use std::sync::{Mutex, PoisonError};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::device::{
-    ArgValue, BufferId, Code, Device, ListId, ListedLaunch, check_alloc, check_launch, check_range, misuse,
-    unknown_list,
+    ArgValue, BufferId, Code, Device, ListId, ListedLaunch, Lists, check_alloc, check_launch, check_range, misuse,
 };
 use crate::manifest::{Kernel, TARGET_X86_64};
 use crate::{Result, RuntimeError};
@@ -62,7 +61,7 @@ pub struct CpuDevice {
     next: u64,
     kernels: Vec<Kernel>,
     module: Option<Module>,
-    lists: BTreeMap<ListId, Vec<Prepared>>,
+    lists: Lists<Vec<Prepared>>,
 }
 
 /// A checked launch, with the 8-byte slots of its arguments. Those of buffers are addresses: it lives no longer than they.
@@ -98,7 +97,7 @@ impl CpuDevice {
             next: 0,
             kernels: Vec::new(),
             module: None,
-            lists: BTreeMap::new(),
+            lists: Lists::default(),
         })
     }
 
@@ -273,18 +272,14 @@ impl Device for CpuDevice {
 
     fn record(&mut self, launches: &[ListedLaunch<'_>]) -> Result<Option<ListId>> {
         let list = launches.iter().map(|l| self.prepared(l.kernel, l.grid, l.args)).collect::<Result<_>>()?;
-        let id = ListId(self.next);
-        self.next += 1;
-        self.lists.insert(id, list);
-        Ok(Some(id))
+        Ok(Some(self.lists.add(list)))
     }
 
     fn forget(&mut self, list: ListId) -> Result<()> {
-        self.lists.remove(&list).map(|_| ()).ok_or_else(|| unknown_list(list))
+        self.lists.forget(list)
     }
 
     fn replay(&mut self, list: ListId) -> Result<()> {
-        let launches = self.lists.get(&list).ok_or_else(|| unknown_list(list))?;
-        launches.iter().try_for_each(|launch| self.run(launch))
+        self.lists.get(list)?.iter().try_for_each(|launch| self.run(launch))
     }
 }

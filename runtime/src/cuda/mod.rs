@@ -10,8 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::device::{
-    ArgValue, BufferId, Code, Device, ListId, ListedLaunch, check_alloc, check_launch, check_range, misuse,
-    unknown_list,
+    ArgValue, BufferId, Code, Device, ListId, ListedLaunch, Lists, check_alloc, check_launch, check_range, misuse,
 };
 use crate::manifest::{Kernel, TARGET_SM_90};
 use crate::{Result, RuntimeError};
@@ -38,7 +37,7 @@ struct Buffer {
 /// An NVIDIA GPU as a device.
 pub struct CudaDevice {
     // Before the functions that they launch, and those before the context: modules are unloaded first.
-    lists: BTreeMap<ListId, Graph>,
+    lists: Lists<Graph>,
     functions: Vec<Option<Function>>,
     kernels: Vec<Kernel>,
     buffers: BTreeMap<BufferId, Buffer>,
@@ -71,7 +70,7 @@ impl CudaDevice {
             return Err(missing(format!("{gpu} of compute capability {}.{}", capability.0, capability.1)));
         }
         Ok(CudaDevice {
-            lists: BTreeMap::new(),
+            lists: Lists::default(),
             functions: Vec::new(),
             kernels: Vec::new(),
             buffers: BTreeMap::new(),
@@ -198,19 +197,15 @@ impl Device for CudaDevice {
             launches.iter().map(|l| self.prepared(l.kernel, l.grid, l.args)).collect::<Result<Vec<_>>>()?;
         let nodes: Vec<Node<'_>> = prepared.iter_mut().map(Prepared::node).collect();
         let graph = self.context.graph(nodes).map_err(|e| self.trapped(e))?;
-        let id = ListId(self.next);
-        self.next += 1;
-        self.lists.insert(id, graph);
-        Ok(Some(id))
+        Ok(Some(self.lists.add(graph)))
     }
 
     fn forget(&mut self, list: ListId) -> Result<()> {
-        self.lists.remove(&list).map(|_| ()).ok_or_else(|| unknown_list(list))
+        self.lists.forget(list)
     }
 
     fn replay(&mut self, list: ListId) -> Result<()> {
-        let graph = self.lists.get(&list).ok_or_else(|| unknown_list(list))?;
-        graph.launch().map_err(|e| self.trapped(e))?;
+        self.lists.get(list)?.launch().map_err(|e| self.trapped(e))?;
         self.last = "one of a recorded list".into();
         Ok(())
     }
