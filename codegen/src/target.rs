@@ -72,6 +72,8 @@ pub struct Target {
     pub cpu: &'static str,
     /// LLVM features beyond the cpu's.
     pub features: &'static str,
+    /// LLVM features with which the emulator reads code objects, those of other compilers too.
+    pub reading: &'static str,
     /// Pass pipeline.
     pub passes: &'static str,
     /// Whether LLVM unrolls loops: on the host, values of 32 lanes are unrolled by themselves.
@@ -93,6 +95,7 @@ pub static TARGETS: &[Target] = &[
         triple: "x86_64-unknown-linux-gnu",
         cpu: "x86-64-v3",
         features: "",
+        reading: "",
         passes: "default<O2>",
         unroll: false,
         lowering: Lowering::HostVector,
@@ -105,6 +108,8 @@ pub static TARGETS: &[Target] = &[
         triple: "amdgcn-amd-amdhsa",
         cpu: "gfx1201",
         features: "",
+        // Halves of registers by name: code compiled without the feature has the same encodings.
+        reading: "+real-true16",
         passes: "default<O3>",
         unroll: true,
         lowering: Lowering::Amdgpu,
@@ -126,6 +131,7 @@ pub static TARGETS: &[Target] = &[
         triple: "nvptx64-nvidia-cuda",
         cpu: "sm_90",
         features: "",
+        reading: "",
         passes: "default<O3>",
         unroll: true,
         lowering: Lowering::Nvptx,

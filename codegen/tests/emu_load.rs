@@ -5,13 +5,15 @@
 mod handmade;
 mod support;
 
-use handmade::object;
+use handmade::{object, object_of};
 use object::{Object, ObjectSection, ObjectSymbol};
 use proptest::prelude::*;
 use support::{gemv, gfx1201};
 use unglue_codegen::emu::fault::Fault;
 use unglue_codegen::emu::load::{Kernel, LoadError, load};
+use unglue_codegen::emu::{EmuDevice, EmuOptions};
 use unglue_codegen::target::{Target, by_name};
+use unglue_runtime::{ArgValue, Code, Device, manifest};
 
 fn gfx() -> &'static Target {
     by_name("gfx1201").unwrap()
@@ -157,6 +159,67 @@ fn relocations() {
     space.load_words(base + at, &mut words).unwrap();
     let pointer = |n: usize| u64::from(words[n]) | u64::from(words[n + 1]) << 32;
     assert_eq!((pointer(0), pointer(2)), (base + kernel.entry, base + at + 4));
+}
+
+/// Each item puts its wave's number and, by a half's name, its lane into LDS, and stores what the other wave's put there.
+const OTHER_COMPILER: &str = "s_load_b64 s[2:3], s[0:1], 0x0
+s_bfe_u32 s4, ttmp8, 0x50019
+v_and_b32 v1, 31, v0
+v_mov_b32 v2, s4
+v_mov_b16 v2.h, v1.l
+v_lshlrev_b32 v3, 2, v0
+ds_store_b32 v3, v2
+s_wait_dscnt 0x0
+s_barrier_signal -1
+s_barrier_wait -1
+v_xor_b32 v4, 0x80, v3
+ds_load_b32 v5, v4
+s_wait_dscnt 0x0
+s_wait_kmcnt 0x0
+global_store_b32 v3, v5, s[2:3]
+s_endpgm";
+
+const METADATA: &str = ".amdgpu_metadata
+amdhsa.version: [1, 2]
+amdhsa.kernels:
+  - .name: k
+    .symbol: k.kd
+    .kernarg_segment_size: 24
+    .kernarg_segment_align: 8
+    .group_segment_fixed_size: 0
+    .private_segment_fixed_size: 0
+    .wavefront_size: 32
+    .sgpr_count: 8
+    .vgpr_count: 8
+    .max_flat_workgroup_size: 64
+.end_amdgpu_metadata";
+
+/// Code that names halves, takes its LDS from the launch, and has hidden arguments after its own.
+#[test]
+fn of_another_compiler() {
+    let t = Target { features: "+real-true16", ..*gfx() };
+    let directives = ".amdhsa_user_sgpr_kernarg_segment_ptr 1\n.amdhsa_kernarg_size 24";
+    let bytes = object_of(&t, OTHER_COMPILER, directives, METADATA);
+    let kernel = k(&bytes).unwrap();
+    assert!(kernel.code.steps.iter().any(|s| s.text.contains("v2.h, v1.l")));
+    let run = |shared_bytes: u64| {
+        let kind = manifest::ParamKind::Buffer { mem: manifest::Mem::I32, access: manifest::Access::Write };
+        let param = manifest::Param { name: "out".into(), kind };
+        let program = support::B::new("k", 2).finish();
+        let mut described = support::described(&program, |_| param.clone());
+        (described.shared_bytes, described.params) = (shared_bytes, vec![param.clone()]);
+        let mut device = EmuDevice::new(EmuOptions { threads: 1, ..EmuOptions::default() }).unwrap();
+        device.load(&[described], &[Code { kernel: Some(0), bytes: &bytes }]).unwrap();
+        let id = device.alloc(256).unwrap();
+        let launched = device.launch(0, [1, 1, 1], &[ArgValue::Buffer { id, offset: 0, bytes: 256 }]);
+        let mut out = vec![0; 256];
+        device.read(id, 0, &mut out).unwrap();
+        launched.map(|()| out).map_err(|e| e.to_string())
+    };
+    let want: Vec<u8> = (0..64u32).flat_map(|i| ((1 - i / 32) | (i % 32) << 16).to_le_bytes()).collect();
+    assert_eq!(run(256), Ok(want));
+    let short = run(128).unwrap_err();
+    assert!(short.contains("of 128 that the kernel has"), "{short}");
 }
 
 proptest! {

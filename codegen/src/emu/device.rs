@@ -274,7 +274,10 @@ impl Device for EmuDevice {
                 let found = format!("kernel {} for workgroups of {:?} work items", kernel.name, loaded.items);
                 return Err(failed(found, "metadata that agrees with the manifest's waves"));
             }
-            Ok(loaded)
+            // LLVM leaves out LDS that nothing uses; other compilers leave it to the launch.
+            let shared = u32::try_from(kernel.shared_bytes)
+                .map_err(|_| failed(format!("{} bytes of LDS", kernel.shared_bytes), "what fits 32 bits"))?;
+            Ok(loaded.with_dynamic_lds(shared))
         };
         let loaded = self.pool.install(|| numbered.par_iter().map(load_one).collect::<Result<Vec<_>, _>>())?;
         (self.described, self.kernels) = (kernels.to_vec(), loaded);

@@ -283,6 +283,12 @@ pub fn coordinates(index: u64, grid: [u32; 3]) -> [u32; 3] {
     [(index % x) as u32, (index / x % y) as u32, (index / (x * y)) as u32]
 }
 
+/// Number of a wave in its workgroup: bits 25 to 29 of a trap register. The others hold `poison`.
+pub fn set_wave_id(wave: &mut Wave, number: u32, poison: u32) {
+    const PLACE: u32 = 0x1f << 25;
+    wave.sgpr[usize::from(sreg::TTMP0) + 8] = poison & !PLACE | number << 25 & PLACE;
+}
+
 /// Registers of the launch that no user SGPR holds: workgroup ids.
 pub fn set_group_ids(wave: &mut Wave, group: [u32; 3]) {
     wave.sgpr[usize::from(sreg::TTMP0) + 9] = group[0];

@@ -5,7 +5,7 @@ use object::read::elf::{ElfFile64, FileHeader, ProgramHeader, Rela, SectionHeade
 use object::{Endianness, Object, ObjectSymbol};
 
 use super::fault::Trap;
-use super::group::set_group_ids;
+use super::group::{set_group_ids, set_wave_id};
 use super::memory::{CODE_BASE, Region, Rights, Words};
 use super::step::{Code, decode};
 use super::wave::Wave;
@@ -47,6 +47,7 @@ pub enum LoadError {
 #[derive(Debug)]
 pub struct Kernel {
     pub code: Code,
+    /// What the code object itself asks for; a launch may have more ([`Kernel::with_dynamic_lds`]).
     pub lds_bytes: u32,
     pub scratch_bytes: u32,
     pub kernarg_bytes: u32,
@@ -141,7 +142,8 @@ pub fn load(bytes: &[u8], name: &str, target: &'static Target) -> Result<Kernel,
     let text = usize::try_from(entry).ok().zip(usize::try_from(size).ok());
     let text = text.and_then(|(entry, size)| image.get(entry..entry.checked_add(size)?));
     let text = text.filter(|t| !t.is_empty()).ok_or(LoadError::Range("the kernel's code"))?;
-    let code = decode(text, target, descriptor.vgprs(), 106).map_err(LoadError::Code)?;
+    let reading = Target { features: target.reading, ..*target };
+    let code = decode(text, &reading, descriptor.vgprs(), 106).map_err(LoadError::Code)?;
     let words = Words::zeroed(image.len());
     words.write(0, &image);
     Ok(Kernel {
@@ -258,6 +260,7 @@ impl LaunchState {
             wave.set_s64(first, self.kernarg);
         }
         set_group_ids(wave, group);
+        set_wave_id(wave, number, poison);
         let total = self.items[0] * self.items[1] * self.items[2];
         let first = number * 32;
         let alive = total.saturating_sub(first).min(32);
@@ -272,6 +275,15 @@ impl LaunchState {
 }
 
 impl Kernel {
+    /// A kernel without LDS of its own, launched with `bytes` of it (dynamic LDS). With LDS of its own it stays as it is.
+    #[must_use]
+    pub fn with_dynamic_lds(mut self, bytes: u32) -> Self {
+        if self.lds_bytes == 0 {
+            self.lds_bytes = bytes;
+        }
+        self
+    }
+
     /// The code object's own data as a region, and the address of the first instruction once it is placed at `base`.
     #[must_use]
     pub fn region(&self) -> Region<'_> {

@@ -55,6 +55,7 @@ pub mod accepts {
     /// `offset0:`, `offset1:`.
     pub const OFFSET01: u16 = 1 << 7;
     pub const BYTE_SEL: u16 = 1 << 8;
+    pub const OFFEN: u16 = 1 << 9;
     /// What float VALU ops of one result take.
     pub const FLOAT: u16 = NEG_ABS | CLAMP | DPP;
 }

@@ -38,7 +38,7 @@ does not honour. Each opcode is tested in `codegen/tests/isa` against a definiti
 - Timing.
 
 Not modelled, and refused: output multipliers, sparse matrix forms, waves of 64, other rounding modes than to nearest even, flushed denormals, named barriers,
-images, buffers with descriptors, exports, ray tracing, traps.
+images, buffers with strides, swizzles or a scalar offset, exports, ray tracing, traps.
 
 ## Opcodes
 ";
@@ -77,8 +77,8 @@ const fn title(class: Class) -> &'static str {
         Class::Salu => "Scalar arithmetic",
         Class::Branch => "Control",
         Class::ScalarLoad => "Scalar loads",
-        Class::GlobalLoad => "Global and flat loads",
-        Class::GlobalStore => "Global and flat stores",
+        Class::GlobalLoad => "Global, flat and buffer loads",
+        Class::GlobalStore => "Global, flat and buffer stores",
         Class::GlobalAtomic => "Global atomics",
         Class::Lds => "LDS",
         Class::Scratch => "Scratch",

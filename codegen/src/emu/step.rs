@@ -163,6 +163,7 @@ fn modifiers(op: &Op, mods: &Mods) -> Result<(), Fault> {
         (mods.offset != 0, accepts::OFFSET, "offset"),
         (mods.offset0 | mods.offset1 != 0, accepts::OFFSET01, "offset0 or offset1"),
         (mods.byte_sel != 0, accepts::BYTE_SEL, "byte_sel"),
+        (mods.offen, accepts::OFFEN, "offen"),
     ];
     match found.iter().find(|(has, flag, _)| *has && op.accepts & flag == 0) {
         Some((_, _, name)) => Err(Fault::Modifier(name)),

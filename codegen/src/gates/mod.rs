@@ -234,8 +234,9 @@ fn limits(r: &Resources, gpu: &GpuFacts) -> Gate<()> {
     Ok(())
 }
 
-/// Waves per SIMD that registers and LDS allow.
-fn occupancy(r: &Resources, waves: u32, gpu: &GpuFacts) -> u32 {
+/// Waves per SIMD that registers and LDS allow, for workgroups of so many waves.
+#[must_use]
+pub fn occupancy(r: &Resources, waves: u32, gpu: &GpuFacts) -> u32 {
     let by_vgprs = gpu.simd_vgprs / r.vgprs.max(1).next_multiple_of(gpu.vgpr_granule);
     let by_lds = (gpu.lds_pool.checked_div(r.lds_bytes))
         .map_or(gpu.max_waves, |groups| (groups * waves).div_ceil(gpu.simds).max(1));

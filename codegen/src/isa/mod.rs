@@ -142,6 +142,8 @@ pub struct Mods {
     /// `th:TH_ATOMIC_RETURN`: an atomic gives the old value.
     pub returns: bool,
     pub byte_sel: u8,
+    /// The vector address of a buffer access is an offset.
+    pub offen: bool,
     /// Text after the mnemonic of an instruction whose operands have a syntax of their own (`s_delay_alu`, ...).
     pub free: String,
 }

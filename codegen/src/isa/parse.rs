@@ -131,6 +131,7 @@ fn modifier(mods: &mut Mods, dpp: &mut DppParts, word: &str) -> Result<bool, Str
         "clamp" => mods.clamp = true,
         "mul" => mods.omod = if value == "4" { Omod::Mul4 } else { Omod::Mul2 },
         "div" => mods.omod = Omod::Div2,
+        "offen" => mods.offen = true,
         "offset" => {
             mods.offset = match value.strip_prefix("swizzle(").and_then(|v| v.strip_suffix(')')) {
                 Some(pattern) => swizzle(pattern).ok_or_else(|| format!("`{word}` is no swizzle"))?,

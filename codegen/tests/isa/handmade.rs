@@ -1,11 +1,16 @@
 //! Code objects from assembly: a kernel with the descriptor that a test wants.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers outside of test functions
 
+use unglue_codegen::target::Target;
 use unglue_codegen::{link, llvm, target};
 
 /// A linked code object with kernel `k`. `directives` are lines inside of `.amdhsa_kernel`; `data` is more assembly.
 pub fn object(code: &str, directives: &str, data: &str) -> Vec<u8> {
-    let t = target::by_name("gfx1201").unwrap();
+    object_of(target::by_name("gfx1201").unwrap(), code, directives, data)
+}
+
+/// As [`object`], of a target with features of its own.
+pub fn object_of(t: &Target, code: &str, directives: &str, data: &str) -> Vec<u8> {
     let denormals = ".amdhsa_float_denorm_mode_32";
     let keep = if directives.contains(denormals) { String::new() } else { format!("{denormals} 3\n") };
     let text = format!(

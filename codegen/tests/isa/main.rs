@@ -11,6 +11,7 @@ use unglue_codegen::emu::op::accepts;
 use unglue_codegen::emu::{ops, step};
 
 mod atomics;
+mod buffer;
 mod compare;
 mod control;
 mod convert;
@@ -64,6 +65,7 @@ fn optional() -> Vec<&'static Def> {
 fn listed() -> Vec<&'static str> {
     let lists: &[&[&str]] = &[
         atomics::DEFINED,
+        buffer::DEFINED,
         control::DEFINED,
         cross_lane::DEFINED,
         division::DEFINED,

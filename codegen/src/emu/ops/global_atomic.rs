@@ -22,7 +22,7 @@ fn change<R: Atomic>(
     change: impl Fn(usize, u64) -> u64,
 ) -> Result<Flow, Fault> {
     let first = usize::from(s.mods.returns);
-    let (at, exec, wide) = (R::addresses(w, s, first, first + 2)?, w.exec(), bytes == 8);
+    let (at, exec, wide) = (R::addresses(w, s, first, first + 2, bytes)?, w.exec(), bytes == 8);
     let mut old = [0u64; 32];
     for lane in (0..32).filter(|l| exec >> l & 1 == 1) {
         old[lane] = if wide {

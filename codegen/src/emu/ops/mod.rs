@@ -1,6 +1,7 @@
 //! The instruction table: every opcode that the emulator executes, grouped by unit. `codegen/ISA.md` is its list.
 
 mod atomic;
+mod buffer;
 mod carry;
 mod compare;
 mod control;

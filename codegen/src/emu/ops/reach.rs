@@ -3,6 +3,7 @@
 use crate::counts::Traffic;
 use crate::emu::env::Env;
 use crate::emu::fault::Fault;
+use crate::emu::op::accepts;
 use crate::emu::step::{Operand, Step};
 use crate::emu::wave::{Lanes, Lanes64, PRIVATE_APERTURE, SHARED_APERTURE, Wave};
 
@@ -15,7 +16,7 @@ pub(super) enum Direction {
 }
 
 impl Direction {
-    const fn global(self) -> Traffic {
+    pub(super) const fn global(self) -> Traffic {
         match self {
             Direction::Load => Traffic::GlobalLoad,
             Direction::Store => Traffic::GlobalStore,
@@ -41,8 +42,13 @@ impl Direction {
 
 /// A kind of memory that a lane reaches by address.
 pub(super) trait Reach {
-    /// Addresses of all lanes; the registers are operands `address` and `base`.
-    fn addresses(w: &Wave, s: &Step, address: usize, base: usize) -> Result<Lanes64, Fault>;
+    /// Modifiers that loads and stores honour.
+    const ACCEPTS: u16 = accepts::OFFSET;
+    /// Operands of a store: the address, and the data.
+    const STORE: [usize; 2] = [0, 1];
+
+    /// Addresses of all lanes for accesses of `bytes` bytes; the registers are operands `address` and `base`.
+    fn addresses(w: &Wave, s: &Step, address: usize, base: usize, bytes: u32) -> Result<Lanes64, Fault>;
 
     /// Loads words.
     fn load_words(w: &Wave, env: &mut Env<'_>, lane: usize, at: u64, out: &mut [u32]) -> Result<(), Fault>;
@@ -87,7 +93,7 @@ pub(super) struct Global;
 
 impl Reach for Global {
     #[inline]
-    fn addresses(w: &Wave, s: &Step, address: usize, base: usize) -> Result<Lanes64, Fault> {
+    fn addresses(w: &Wave, s: &Step, address: usize, base: usize, _: u32) -> Result<Lanes64, Fault> {
         let offset = i64::from(s.mods.offset);
         match (s.args[address], s.args[base]) {
             (Operand::V(_), Operand::Off) => Ok(w.lanes64(s.args[address]).map(|a| a.wrapping_add_signed(offset))),
@@ -165,7 +171,7 @@ impl Scratch {
 }
 
 impl Reach for Scratch {
-    fn addresses(w: &Wave, s: &Step, address: usize, base: usize) -> Result<Lanes64, Fault> {
+    fn addresses(w: &Wave, s: &Step, address: usize, base: usize, _: u32) -> Result<Lanes64, Fault> {
         let base = match s.args[base] {
             Operand::Off => 0,
             Operand::S(n) => w.s(n),
@@ -234,7 +240,7 @@ fn aperture(at: u64) -> Aperture {
 pub(super) struct Flat;
 
 impl Reach for Flat {
-    fn addresses(w: &Wave, s: &Step, address: usize, base: usize) -> Result<Lanes64, Fault> {
+    fn addresses(w: &Wave, s: &Step, address: usize, base: usize, _: u32) -> Result<Lanes64, Fault> {
         match (s.args[address], s.args[base]) {
             (Operand::V(_), Operand::None) => {
                 Ok(w.lanes64(s.args[address]).map(|a| a.wrapping_add_signed(s.mods.offset.into())))
