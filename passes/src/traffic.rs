@@ -154,9 +154,9 @@ pub fn traffic(g: &Graph, schedule: &Schedule, bucket: &Bucket) -> Traffic {
             _ => {
                 let bytes = state_bytes(g, node, bucket);
                 t.state_bytes += bytes;
-                // The heads of a row attend to the same latent rows, each in a workgroup of its own.
-                if let (Form::Attend { heads, .. }, Op::Attend { .. }) = (&schedule.form, &node.op) {
-                    t.restream_bytes += bytes.saturating_mul(heads.saturating_sub(1));
+                // The heads of a row attend to the same latent rows; those of one workgroup share the loads.
+                if let (Form::Attend { .. }, Op::Attend { .. }) = (&schedule.form, &node.op) {
+                    t.restream_bytes += bytes.saturating_mul(rereads - 1);
                 }
             }
         }

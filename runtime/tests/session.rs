@@ -381,7 +381,8 @@ fn geometry_and_weights_are_checked() {
     refused(Geometry { max_slots: 0, ..good }, bytes.clone(), "slots");
     refused(Geometry { num_blocks: 0, ..good }, bytes.clone(), "blocks");
     refused(Geometry { num_blocks: 1 << 30, ..good }, bytes.clone(), "blocks");
-    refused(Geometry { num_blocks: 1 << 24, block_size: 1 << 30, ..good }, bytes, "size");
+    refused(Geometry { num_blocks: 1 << 24, block_size: 1 << 30, ..good }, bytes.clone(), "rows of paged state");
+    refused(Geometry { num_blocks: 1 << 24, block_size: 128, ..good }, bytes, "rows of paged state");
     refused(good, Ok(5), "5 bytes");
     refused(good, Err("tensor embed is missing".into()), "tensor embed is missing");
     let by_rule = Geometry::for_sequences(&bundle.manifest().options, 2);

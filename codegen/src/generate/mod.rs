@@ -151,7 +151,7 @@ impl<'a> Gen<'a> {
             Form::Tiles(t) => self.tiles_form(t),
             Form::Blocks(f) => self.blocks_form(f),
             Form::Delta { node, heads, .. } => self.delta_form(*node, *heads),
-            Form::Attend { node, heads, width } => self.attend_form(*node, *heads, *width),
+            Form::Attend { node, heads, width, at_once } => self.attend_form(*node, [*heads, *width, *at_once]),
             Form::Scores { node } => self.scores_form(*node),
             Form::Select { node } => self.select_form(*node),
             Form::Beside(_) => self.fault(ValueId(0), "sections in a section"),

@@ -13,6 +13,8 @@ use crate::kp::{Addr, Bin, Bound, Cmp, Conv, Mem, Place, Un, Val};
 
 /// Components of one load of a pooled key: the chains of the `strided8` order.
 const VEC: u64 = 8;
+/// Heads that share the loads of keys, the most first; as many as divide all heads. Each has eight registers a lane.
+const HEADS_AT_ONCE: [u32; 3] = [4, 2, 1];
 
 impl Gen<'_> {
     pub fn scores_form(&mut self, node: ValueId) -> Res<()> {
@@ -96,41 +98,48 @@ impl Gen<'_> {
         let (weights, _) = self.leaf(strip_reshapes(self.g, args[1]))?;
         let zero = self.b.f(0.0);
         let init = self.b.splat(zero, 1);
-        let row = self.row;
+        let n = self.b.i(heads as i64);
+        let line = self.b.mul(self.row, n);
+        let at_once = HEADS_AT_ONCE.into_iter().find(|n| heads.is_multiple_of(u64::from(*n))).unwrap_or(1);
         let (start, end) = (self.b.i(0), self.b.i(heads as i64));
-        let total = self.looped((start, end, 1), &[init], |s, a, acc| {
-            let n = s.b.i(heads as i64);
-            let line = s.b.mul(row, n);
-            let head = s.b.add(line, a);
-            let dot = s.pool_dot(query, head, keys, width)?;
-            let scale = s.b.f(f32::from_bits(dot_scale));
-            let scaled = s.b.mul(dot, scale);
-            let relu = s.b.bin(Bin::Max, scaled, zero);
-            let w = s.b.load_uniform(weights, head);
-            Ok(vec![s.b.fma(w, relu, acc[0])])
+        let total = self.looped((start, end, i64::from(at_once)), &[init], |s, a, acc| {
+            let first = s.b.add(line, a);
+            let numbers: Vec<Val> = (0..at_once).map(|h| s.ahead(first, h)).collect();
+            let dots = s.pool_dots(query, &numbers, keys, width)?;
+            let mut total = acc[0];
+            for (head, dot) in numbers.into_iter().zip(dots) {
+                let scale = s.b.f(f32::from_bits(dot_scale));
+                let scaled = s.b.mul(dot, scale);
+                let relu = s.b.bin(Bin::Max, scaled, zero);
+                let w = s.b.load_uniform(weights, head);
+                total = s.b.fma(w, relu, total);
+            }
+            Ok(vec![total])
         })?;
         let scale = self.b.f(f32::from_bits(head_scale));
         Ok(self.b.mul(total[0], scale))
     }
 
-    /// Dot product of one head's query and each lane's key, in the `strided8` order.
-    fn pool_dot(&mut self, query: Place, head: Val, (keys, index): (Place, Val), width: u64) -> Res<Val> {
+    /// Dot products of some heads' queries and each lane's key, in the `strided8` order. A part of a key is loaded once.
+    fn pool_dots(&mut self, query: Place, heads: &[Val], (keys, index): (Place, Val), width: u64) -> Res<Vec<Val>> {
         let zero = self.b.f(0.0);
-        let init = self.b.splat(zero, VEC as u8);
+        let init = vec![self.b.splat(zero, VEC as u8); heads.len()];
         let bound = self.bound();
         let w = self.b.i(width as i64);
-        let line = self.b.mul(head, w);
+        let lines: Vec<Val> = heads.iter().map(|&head| self.b.mul(head, w)).collect();
         let (start, end) = (self.b.i(0), self.b.i(width as i64));
         let same = self.b.i(0);
         let same = self.b.splat(same, 1);
-        let acc = self.looped((start, end, VEC as i64), &[init], |s, c, acc| {
-            let base = s.b.add(line, c);
-            let q = s.b.load(query, Addr::Lanes { base, index: same }, Bound::All, VEC as u8);
+        let acc = self.looped((start, end, VEC as i64), &init, |s, c, acc| {
             let k = s.b.load(keys, Addr::Lanes { base: c, index }, bound, VEC as u8);
-            Ok(vec![s.b.fma(q, k, acc[0])])
+            let dot = |(&line, &acc): (&Val, &Val)| {
+                let base = s.b.add(line, c);
+                let q = s.b.load(query, Addr::Lanes { base, index: same }, Bound::All, VEC as u8);
+                s.b.fma(q, k, acc)
+            };
+            Ok(lines.iter().zip(acc).map(dot).collect())
         })?;
-        let parts: Vec<Val> = (0..VEC as u8).map(|i| self.b.component(acc[0], i)).collect();
-        Ok(self.strided_total(&parts))
+        Ok(acc.into_iter().map(|v| self.components_total(v)).collect())
     }
 
     /// Truth as 0 or 1.

@@ -4,7 +4,7 @@ use unglue_ir::graph::ValueId;
 
 use super::index::Ix;
 use super::{Gen, Res};
-use crate::kp::{Addr, Bin, Bound, Cmp, Mem, Reduce, Val};
+use crate::kp::{Addr, Bin, Bound, Cmp, Mem, Place, Reduce, Val};
 
 /// Chains of the `lanes` order.
 const CHAINS: u64 = 256;
@@ -50,9 +50,24 @@ impl Gen<'_> {
     }
 
     /// Sum over n terms by the whole workgroup; the result is uniform and the same in every wave. Holds a barrier.
-    pub fn workgroup_sum(&mut self, n: u64, mut term: impl FnMut(&mut Self, Ix) -> Res<Val>) -> Res<Val> {
+    pub fn workgroup_sum(&mut self, n: u64, term: impl FnMut(&mut Self, Ix) -> Res<Val>) -> Res<Val> {
+        let scratch = self.sum_scratch();
+        self.workgroup_sum_in(scratch, n, term)
+    }
+
+    /// Workgroup memory for the chains of a sum over a workgroup.
+    pub fn sum_scratch(&mut self) -> Place {
+        self.b.shared("sum", Mem::F32, 32 * GROUPS)
+    }
+
+    /// As [`Gen::workgroup_sum`], in memory of [`Gen::sum_scratch`] that no wave still reads.
+    pub fn workgroup_sum_in(
+        &mut self,
+        scratch: Place,
+        n: u64,
+        mut term: impl FnMut(&mut Self, Ix) -> Res<Val>,
+    ) -> Res<Val> {
         let waves = u64::from(self.b.waves());
-        let scratch = self.b.shared("sum", Mem::F32, 32 * GROUPS);
         let wave = self.b.wave();
         for a in 0..GROUPS / waves.min(GROUPS) {
             let offset = self.b.i((a * waves) as i64);
@@ -124,37 +139,83 @@ impl Gen<'_> {
 
     /// Maximum over n terms by the whole workgroup, uniform. Holds a barrier.
     pub fn workgroup_max(&mut self, n: u64, term: impl FnOnce(&mut Self, Ix) -> Res<Val>) -> Res<Val> {
+        Ok(self.workgroup_maxima(n, 1, |s, at| Ok(vec![term(s, at)?]))?[0])
+    }
+
+    /// `count` maxima over n terms each, as [`Gen::workgroup_max`] has them, with one barrier.
+    pub fn workgroup_maxima(
+        &mut self,
+        n: u64,
+        count: u64,
+        terms: impl FnOnce(&mut Self, Ix) -> Res<Vec<Val>>,
+    ) -> Res<Vec<Val>> {
         let waves = u64::from(self.b.waves());
-        let scratch = self.b.shared("max", Mem::F32, waves);
+        let scratch = self.b.shared("max", Mem::F32, count * waves);
         let low = self.b.f(f32::NEG_INFINITY);
         let init = self.b.splat(low, 1);
         let wave = self.b.wave();
         let lanes = self.b.i(32);
         let start = self.b.mul(wave, lanes);
         let end = self.b.i(n as i64);
-        let best = self.looped((start, end, 32 * waves as i64), &[init], |s, i, carried| {
+        let init: Vec<Val> = (0..count).map(|_| init).collect();
+        let best = self.looped((start, end, 32 * waves as i64), &init, |s, i, carried| {
             let outer = s.mask;
             let ix = Ix::Seq { base: i, aligned: true };
             s.mask_below(ix, n);
-            let x = term(s, ix)?;
-            let x = s.b.splat(x, 1);
-            let x = match s.mask {
-                Some(m) => s.b.select(m, x, low),
-                None => x,
+            let found = terms(s, ix)?;
+            let better = |(&so_far, x): (&Val, Val)| {
+                let x = s.b.splat(x, 1);
+                let x = match s.mask {
+                    Some(m) => s.b.select(m, x, low),
+                    None => x,
+                };
+                s.b.bin(Bin::Max, so_far, x)
             };
+            let better = carried.iter().zip(found).map(better).collect();
             s.mask = outer;
-            Ok(vec![s.b.bin(Bin::Max, carried[0], x)])
+            Ok(better)
         })?;
-        let mine = self.wave_max(best[0]);
-        self.b.store(scratch, Addr::Uniform { base: wave }, Bound::All, mine);
-        self.b.barrier();
-        let mut out = low;
-        for w in 0..waves {
-            let at = self.b.i(w as i64);
-            let x = self.b.load_uniform(scratch, at);
-            out = self.b.bin(Bin::Max, out, x);
+        for (i, &best) in (0..).zip(&best) {
+            let mine = self.wave_max(best);
+            let base = self.ahead(wave, i * waves as u32);
+            self.b.store(scratch, Addr::Uniform { base }, Bound::All, mine);
         }
-        Ok(out)
+        self.b.barrier();
+        let mut maxima = Vec::new();
+        for i in 0..count {
+            let mut out = low;
+            for w in 0..waves {
+                let at = self.b.i((i * waves + w) as i64);
+                let x = self.b.load_uniform(scratch, at);
+                out = self.b.bin(Bin::Max, out, x);
+            }
+            maxima.push(out);
+        }
+        Ok(maxima)
+    }
+
+    /// Sums over the lanes, each as [`Reduce::Add`] forms it: of m values, m a power of two up to 32, lane l gets the sum
+    /// of value l / (32 / m). A step that halves the lanes of a sum halves the values of a lane, so that eight sums take
+    /// little more than two would by themselves.
+    pub fn sums_over_lanes(&mut self, mut values: Vec<Val>) -> Val {
+        let lane = self.b.lane();
+        for step in [16u8, 8, 4, 2, 1] {
+            if values.len() == 1 {
+                let other = self.b.xor_lane(values[0], step);
+                values[0] = self.b.bin(Bin::Add, values[0], other);
+                continue;
+            }
+            let bit = self.b.i(i64::from(step));
+            let bit = self.b.bin(Bin::And, lane, bit);
+            let upper = self.is(Cmp::Ne, bit, 0);
+            let high = values.split_off(values.len() / 2);
+            for (low, high) in values.iter_mut().zip(high) {
+                let (own, given) = (self.b.select(upper, high, *low), self.b.select(upper, *low, high));
+                let other = self.b.xor_lane(given, step);
+                *low = self.b.bin(Bin::Add, own, other);
+            }
+        }
+        values[0]
     }
 
     /// The terms of a wide reduction `id` for the result at `idx`.

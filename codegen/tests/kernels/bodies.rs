@@ -16,7 +16,7 @@ pub fn input(b: &mut Builder, name: &str, d: DType, shape: &[Dim]) -> ValueId {
     b.input(name, TensorType::plain(d, shape), Domain::Normal)
 }
 
-fn ints(b: &mut Builder, name: &str, shape: &[Dim], domain: Domain) -> ValueId {
+pub fn ints(b: &mut Builder, name: &str, shape: &[Dim], domain: Domain) -> ValueId {
     b.input(name, TensorType::plain(DType::I32, shape), domain)
 }
 
@@ -41,7 +41,7 @@ pub fn f32_of(b: &mut Builder, x: ValueId) -> ValueId {
     b.cast(x, DType::F32).unwrap()
 }
 
-fn state(b: &mut Builder, name: &str, kind: StateKind, dtype: DType) -> ValueId {
+pub fn state(b: &mut Builder, name: &str, kind: StateKind, dtype: DType) -> ValueId {
     b.state(name, StateType { kind, dtype })
 }
 

@@ -13,6 +13,7 @@
 //! - **attend**, **scores**, **select**: attention over selected rows, pool scores, pool selection.
 //! - **beside**: several of these that share no computed value, each on workgroups of its own.
 
+mod attend;
 mod beside;
 mod blocks;
 mod delta;
@@ -57,9 +58,6 @@ pub const ROW_WAVES: u32 = 8;
 /// Waves of a skinny workgroup that is given its operands.
 pub const SKINNY_WAVES: u32 = 4;
 
-/// Waves of an attention workgroup: one for each chain of splits.
-const ATTEND_WAVES: u32 = 8;
-
 /// The anchor of a kernel and what follows from it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Form {
@@ -77,10 +75,12 @@ pub enum Form {
         values: u64,
         parts: u64,
     },
+    /// `at_once`: heads of a workgroup.
     Attend {
         node: ValueId,
         heads: u64,
         width: u64,
+        at_once: u64,
     },
     Scores {
         node: ValueId,
@@ -182,7 +182,7 @@ fn schedule_one(kernel: &Graph, bucket: &Bucket) -> Result<Schedule, Obstacle> {
         [] => blocks::schedule(kernel, bucket).or_else(|_| row::schedule(kernel, bucket)),
         [one] if matches!(kernel.node(*one).op, Op::DeltaRule { .. }) => delta::schedule(kernel, *one, bucket),
         [one] if !skinny => match &kernel.node(*one).op {
-            Op::Attend { .. } => attend(kernel, *one),
+            Op::Attend { .. } => attend::schedule(kernel, *one, bucket),
             Op::IndexScores { .. } => alone(kernel, *one, Form::Scores { node: *one }, 4),
             _ => alone(kernel, *one, Form::Select { node: *one }, 8),
         },
@@ -215,42 +215,6 @@ fn alone(g: &Graph, node: ValueId, form: Form, waves: u32) -> Result<Schedule, O
     Ok(Schedule { form, waves, staged: vec![], products: Products::Lanes })
 }
 
-/// Attention takes a pointwise epilogue on its own result.
-fn attend(g: &Graph, node: ValueId) -> Result<Schedule, Obstacle> {
-    for id in g.ids() {
-        let n = g.node(id);
-        let ok = id == node || is_leaf(&n.op) || matches!(n.op, Op::Reshape(_)) || {
-            matches!(n.op, Op::Cast(_) | Op::Unary(_) | Op::Binary(_))
-                && g.ty(id).tensor().map(|t| &t.shape) == g.ty(node).tensor().map(|t| &t.shape)
-        };
-        if !ok {
-            return Err(Obstacle::new("attend-epilogue", format!("%{} is not pointwise on the context", id.0)));
-        }
-    }
-    let n = g.node(node);
-    let args_ok = n.args.iter().all(|a| is_leaf(&g.node(strip_reshapes(g, *a)).op));
-    let Some(t) = g.ty(node).tensor() else { return Err(Obstacle::new("attend", "no tensor")) };
-    let (Some(heads), Some(width)) = (t.shape[1].fixed(), t.shape[2].fixed()) else {
-        return Err(Obstacle::new("attend", "symbolic heads"));
-    };
-    let selected = g.ty(n.args[2]).tensor().and_then(|t| t.shape[1].fixed()).unwrap_or(u64::MAX);
-    if !args_ok {
-        return Err(Obstacle::new("attend-operands", "operands are computed in the same kernel"));
-    }
-    // A score, a block and a row in the block for each place; a partial context for each wave.
-    let bytes = selected.saturating_mul(12).saturating_add(width.saturating_mul(4 * u64::from(ATTEND_WAVES)));
-    if bytes > SHARED_BUDGET {
-        let found = format!("{selected} selected rows of width {width} take {bytes} bytes of {SHARED_BUDGET}");
-        return Err(Obstacle::new("attend-selected", found));
-    }
-    Ok(Schedule {
-        form: Form::Attend { node, heads, width },
-        waves: ATTEND_WAVES,
-        staged: vec![],
-        products: Products::Lanes,
-    })
-}
-
 impl Schedule {
     /// One line for the manifest and the report.
     pub fn describe(&self) -> String {
@@ -262,7 +226,9 @@ impl Schedule {
             Form::Delta { heads, keys, values, parts, .. } => {
                 format!("delta rule, {heads} heads of {keys}x{values}, keys in {parts} parts")
             }
-            Form::Attend { heads, width, .. } => format!("attend, {heads} heads of width {width}, splits of 64 rows"),
+            Form::Attend { heads, width, at_once, .. } => {
+                format!("attend, {heads} heads of width {width}, {at_once} a workgroup, splits of 64 rows")
+            }
             Form::Scores { .. } => "scores, one pool a lane".into(),
             Form::Select { .. } => "select, one row a workgroup".into(),
             Form::Beside(sections) => {
@@ -309,7 +275,7 @@ impl Schedule {
             Form::Tiles(t) => t.grid(),
             Form::Blocks(f) => [count(f.blocks), over(f.rows), one],
             Form::Delta { heads, .. } => [count(*heads), over(Dim::Seqs), one],
-            Form::Attend { heads, .. } => [count(*heads), over(Dim::Rows), one],
+            Form::Attend { heads, at_once, .. } => [count(heads.div_ceil(*at_once)), over(Dim::Rows), one],
             Form::Scores { .. } => {
                 let per = u64::from(self.waves) * 32;
                 [GridAxis { symbol: Some(Dim::Pools), mul: 1, div: per }, over(Dim::Rows), one]
@@ -341,7 +307,7 @@ impl Schedule {
             }
             Form::Tiles(_) => self.grid()[0].value(bucket),
             Form::Delta { .. } => 1,
-            Form::Attend { heads, .. } => *heads,
+            Form::Attend { heads, at_once, .. } => heads.div_ceil(*at_once),
         }
     }
 }

@@ -213,7 +213,10 @@ fn check_geometry(manifest: &Manifest, g: &Geometry) -> Result<()> {
     need((1..=MAX_SLOTS).contains(&g.max_slots), "slots", g.max_slots, format!("1 to {MAX_SLOTS}"))?;
     let paged = |k: &StateKind| matches!(k, StateKind::Token { .. } | StateKind::Pool { .. });
     let least = u64::from(manifest.states.iter().any(|s| paged(&s.kind)));
-    need((least..=MAX_BLOCKS).contains(&g.num_blocks), "blocks", g.num_blocks, format!("{least} to {MAX_BLOCKS}"))
+    need((least..=MAX_BLOCKS).contains(&g.num_blocks), "blocks", g.num_blocks, format!("{least} to {MAX_BLOCKS}"))?;
+    // Kernels have row numbers of paged state as i32.
+    let rows = least.saturating_mul(g.num_blocks).saturating_mul(g.block_size);
+    need(rows <= max, "rows of paged state", rows, format!("at most {max}: fewer blocks, or shorter ones"))
 }
 
 fn allocate(device: &mut dyn Device, bytes: u64) -> Result<Whole> {
