@@ -47,8 +47,38 @@ impl Gen<'_> {
         Some(Packed { scales, group: u64::from(group), rows_before: None })
     }
 
-    /// Output n for all unrolled rows, uniform. `words`: first word of its weight row.
-    pub(super) fn packed_products(&mut self, lines: &Lines, packed: &Packed, n: Val, words: Val) -> Res<Vec<Val>> {
+    /// Some outputs, each for all unrolled rows, uniform. `words`: first words of their weight rows, which are streamed at
+    /// the same time: each piece of the operand is loaded and widened once for all of them.
+    pub(super) fn packed_products(
+        &mut self,
+        lines: &Lines,
+        packed: &Packed,
+        outputs: &[Val],
+        words: &[Val],
+    ) -> Res<Vec<Vec<Val>>> {
+        let rows: Vec<(Val, Val)> =
+            outputs.iter().zip(words).map(|(&n, &words)| (words, self.first_scale(packed, n, lines.k))).collect();
+        let zero = self.b.f(0.0);
+        let sums = outputs.len() * lines.x_bases.len();
+        let mut acc: Vec<Val> = (0..sums).map(|_| self.b.splat(zero, 1)).collect();
+        let step = RUN * RUN_LANES;
+        let full = lines.k / step * step;
+        if full > 0 {
+            let (start, end) = (self.b.i(0), self.b.i(full as i64));
+            acc = self.looped((start, end, step as i64), &acc, |g, first, acc| {
+                Ok(g.round(lines, packed, &rows, &Round { first, runs: None }, acc))
+            })?;
+        }
+        if full < lines.k {
+            let round = Round { first: self.b.i(full as i64), runs: Some((lines.k - full) / RUN) };
+            acc = self.round(lines, packed, &rows, &round, &acc);
+        }
+        let sums: Vec<Val> = acc.into_iter().map(|v| self.b.reduce(Reduce::Add, v)).collect();
+        Ok(sums.chunks(lines.x_bases.len()).map(<[Val]>::to_vec).collect())
+    }
+
+    /// Where the scales of output n start.
+    fn first_scale(&mut self, packed: &Packed, n: Val, k: u64) -> Val {
         let row = match packed.rows_before {
             Some(before) => {
                 let n = self.b.wide(n);
@@ -56,39 +86,53 @@ impl Gen<'_> {
             }
             None => n,
         };
-        let scales = self.scaled(row, lines.k / packed.group);
-        let zero = self.b.f(0.0);
-        let mut acc: Vec<Val> = lines.x_bases.iter().map(|_| self.b.splat(zero, 1)).collect();
-        let step = RUN * RUN_LANES;
-        let full = lines.k / step * step;
-        if full > 0 {
-            let (start, end) = (self.b.i(0), self.b.i(full as i64));
-            acc = self.looped((start, end, step as i64), &acc, |g, first, acc| {
-                Ok(g.round(lines, packed, (words, scales), &Round { first, runs: None }, acc))
-            })?;
-        }
-        if full < lines.k {
-            let round = Round { first: self.b.i(full as i64), runs: Some((lines.k - full) / RUN) };
-            acc = self.round(lines, packed, (words, scales), &round, &acc);
-        }
-        Ok(acc.into_iter().map(|v| self.b.reduce(Reduce::Add, v)).collect())
+        self.scaled(row, k / packed.group)
     }
 
-    /// Adds the sums of one round to the lanes; absent runs load zeros and add +0.
-    fn round(
-        &mut self,
-        lines: &Lines,
-        packed: &Packed,
-        (words, scales): (Val, Val),
-        at: &Round,
-        acc: &[Val],
-    ) -> Vec<Val> {
+    /// Adds the sums of one round to the lanes, by output, then by row of the operand; absent runs load zeros and add +0.
+    fn round(&mut self, lines: &Lines, packed: &Packed, rows: &[(Val, Val)], at: &Round, acc: &[Val]) -> Vec<Val> {
         let lane = self.b.lane();
         let here = at.runs.map(|runs| {
             let runs = self.b.i(runs as i64);
             self.b.cmp(Cmp::Lt, lane, runs)
         });
         let mask = here.map_or(Bound::All, Bound::Mask);
+        let run = self.b.i(RUN as i64);
+        let inputs = self.b.mul(lane, run);
+        let weights: Vec<(Val, Vec<Val>)> =
+            rows.iter().map(|&(words, scales)| self.run_of(lines, packed, (words, scales), (at, mask))).collect();
+        let zero = self.b.f(0.0);
+        let nothing = self.b.splat(zero, RUN_CHAINS as u8);
+        let mut chains = vec![nothing; acc.len()];
+        for i in 0..RUN_WORDS as usize {
+            for (r, &x) in lines.x_bases.iter().enumerate() {
+                let ahead = self.b.i((i as u64 * RUN_CHAINS) as i64);
+                let base = self.b.add(x, at.first);
+                let base = self.b.add(base, ahead);
+                let x = self.b.load(lines.x, Addr::Lanes { base, index: inputs }, mask, RUN_CHAINS as u8);
+                for (o, (_, levels)) in weights.iter().enumerate() {
+                    let chain = &mut chains[o * lines.x_bases.len() + r];
+                    *chain = self.b.fma(x, levels[i], *chain);
+                }
+            }
+        }
+        let scales = weights.iter().flat_map(|(scale, _)| lines.x_bases.iter().map(|_| *scale));
+        let ends = chains.iter().zip(scales).zip(acc);
+        ends.map(|((&chains, scale), &lane)| {
+            let sum = self.components_total(chains);
+            self.b.fma(scale, sum, lane)
+        })
+        .collect()
+    }
+
+    /// A lane's run of a weight row: its scale and its levels.
+    fn run_of(
+        &mut self,
+        lines: &Lines,
+        packed: &Packed,
+        (words, scales): (Val, Val),
+        (at, mask): (&Round, Bound),
+    ) -> (Val, Vec<Val>) {
         let first_word = self.shifted(at.first, INT4_PER_WORD);
         let base = self.plus(words, first_word);
         let count = match at.runs {
@@ -98,25 +142,10 @@ impl Gen<'_> {
         let word = self.b.load(lines.weight, Addr::Contig { base }, count, RUN_WORDS as u8);
         let first_scale = self.shifted(at.first, packed.group);
         let base = self.plus(scales, first_scale);
+        let lane = self.b.lane();
         let index = self.shifted(lane, packed.group / RUN);
         let scale = self.b.load(packed.scales, Addr::Lanes { base, index }, mask, 1);
-        let levels = self.levels(word);
-        let run = self.b.i(RUN as i64);
-        let index = self.b.mul(lane, run);
-        let sum = |g: &mut Self, x: Val| {
-            let zero = g.b.f(0.0);
-            let mut chains = g.b.splat(zero, RUN_CHAINS as u8);
-            for (i, &level) in levels.iter().enumerate() {
-                let ahead = g.b.i((i as u64 * RUN_CHAINS) as i64);
-                let base = g.b.add(x, at.first);
-                let base = g.b.add(base, ahead);
-                let x = g.b.load(lines.x, Addr::Lanes { base, index }, mask, RUN_CHAINS as u8);
-                chains = g.b.fma(x, level, chains);
-            }
-            g.components_total(chains)
-        };
-        let sums: Vec<Val> = lines.x_bases.iter().map(|&x| sum(self, x)).collect();
-        sums.iter().zip(acc).map(|(&sum, &lane)| self.b.fma(scale, sum, lane)).collect()
+        (scale, self.levels(word))
     }
 
     /// q - 8 of the words of a run, 8 components each: the sign of a nibble is flipped and spread, which needs two

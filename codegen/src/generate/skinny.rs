@@ -366,9 +366,7 @@ impl Gen<'_> {
     fn output_sums(&mut self, lines: &Lines, outputs: &[Val]) -> Res<Vec<Vec<Val>>> {
         let bases: Vec<Val> = outputs.iter().map(|&n| self.weight_row(lines, n)).collect();
         match &lines.packed {
-            Some(packed) => {
-                outputs.iter().zip(bases).map(|(&n, base)| self.packed_products(lines, packed, n, base)).collect()
-            }
+            Some(packed) => self.packed_products(lines, packed, outputs, &bases),
             None => self.dot_products(lines, &bases),
         }
     }

@@ -13,6 +13,8 @@ pub struct Fit {
     pub sharing_waves: u32,
     /// Most weight rows that a wave streams at the same time when it takes one row of the operand.
     pub outputs_at_once: u32,
+    /// The same of int4 rows, beside which the operand is most of what a wave loads.
+    pub packed_at_once: u32,
     /// Keys of the delta rule's state that a lane should hold, where its workgroup may have the waves for it.
     pub keys_a_lane: u64,
     /// Workgroups that a launch of attention keeps: its heads share workgroups where more are left.
@@ -20,27 +22,29 @@ pub struct Fit {
 }
 
 /// R9700: 64 compute units with eight waves each. Four weight rows at once would cost the eighth: 6 to 7 waves a SIMD in the
-/// matmuls of GLM-5.3-Flash, compiled with LLVM 22. 64 keys a lane leave room for six waves, 32 for nine. 43 workgroups pull
-/// what the Infinity Cache gives (`cost.rs`: 1,383 of 32 B/ns): with half of 64 they take half of the bytes at three quarters
-/// of the rate; with fewer, bytes and rate fall alike, and compute units stand idle.
+/// matmuls of GLM-5.3-Flash, compiled with LLVM 22; two int4 rows leave twelve. 64 keys a lane leave room for six waves, 32
+/// for nine. 43 workgroups pull what the Infinity Cache gives (`cost.rs`: 1,383 of 32 B/ns): with half of 64 they take half
+/// of the bytes at three quarters of the rate; with fewer, bytes and rate fall alike, and compute units stand idle.
 pub static GFX1201: Fit = Fit {
     target: "gfx1201",
     waves_wanted: 512,
     sharing_waves: 4,
     outputs_at_once: 1,
+    packed_at_once: 2,
     keys_a_lane: 32,
     attend_workgroups: 32,
 };
 
 /// H200: 132 multiprocessors with sixteen waves each, which keep 32 KiB and more of a multiprocessor's loads in flight
-/// (benches/RESULTS.md). The delta rule of 64 heads takes 25 us with 64 keys a lane, and 32 with 32. 203 workgroups pull what
-/// the L2 gives (`cost.rs`: 6,500 of 32 B/ns): half of 256 take half of the bytes at 0.63 of the rate, and nearly every
-/// multiprocessor has one.
+/// (benches/RESULTS.md). The delta rule of 64 heads takes 25 us with 64 keys a lane, and 32 with 32. Two int4 rows are not
+/// timed. 203 workgroups pull what the L2 gives (`cost.rs`: 6,500 of 32 B/ns): half of 256 take half of the bytes at 0.63 of
+/// the rate, and nearly every multiprocessor has one.
 pub static SM_90: Fit = Fit {
     target: "sm_90",
     waves_wanted: 2112,
     sharing_waves: 8,
     outputs_at_once: 4,
+    packed_at_once: 1,
     keys_a_lane: 64,
     attend_workgroups: 128,
 };

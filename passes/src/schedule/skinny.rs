@@ -103,8 +103,7 @@ pub fn schedule(g: &Graph, bucket: &Bucket) -> Result<Schedule, Obstacle> {
     check_nodes(g, &anchors, &labels, &prologue, &tail)?;
     let rows_on_grid = anchors.iter().any(|a| matches!(g.node(*a).op, Op::GroupedMatMul { .. }));
     let row_unroll = if rows_on_grid { 1 } else { rows_a_pass(g, &anchors, bucket) };
-    let Fit { waves_wanted, sharing_waves, .. } = *bucket.fit;
-    let spread = Spread { waves_wanted, sharing_waves, row_unroll, at_once: at_once(bucket, row_unroll) };
+    let spread = Spread { row_unroll, fit: bucket.fit };
     let (segments, side_outputs) = segments(g, &anchors, &labels, (&prologue, &tail), &spread)?;
     let y = y_axis(g, &segments)?;
     let rows_here = if rows_on_grid { 1 } else { u64::from(bucket.rows_max) };
@@ -112,7 +111,7 @@ pub fn schedule(g: &Graph, bucket: &Bucket) -> Result<Schedule, Obstacle> {
     let staged = stage_prologue(g, &parts, rows_here, bucket)?;
     let finish = finish::plan(g, &parts, (&segments, y, rows_on_grid), (&staged, rows_here), bucket)?.map(Box::new);
     let share = !staged.is_empty() || segments.iter().any(|s| !s.block_sums.is_empty());
-    let waves = if share { sharing_waves } else { SKINNY_WAVES };
+    let waves = if share { bucket.fit.sharing_waves } else { SKINNY_WAVES };
     let rows_kept = if staged.is_empty() && side_outputs.is_empty() { 0 } else { rows_here };
     let form = Skinny { segments, side_outputs, y, rows_on_grid, row_unroll, rows_kept, labels, prologue, finish };
     Ok(Schedule { form: Form::Skinny(form), waves, staged, products: Products::Lanes })
@@ -120,13 +119,9 @@ pub fn schedule(g: &Graph, bucket: &Bucket) -> Result<Schedule, Obstacle> {
 
 /// How outputs are dealt to waves.
 struct Spread {
-    waves_wanted: u64,
-    /// Waves of a workgroup that sums blocks.
-    sharing_waves: u32,
     /// Rows that a wave takes at the same time.
     row_unroll: u32,
-    /// Most outputs of a wave at the same time.
-    at_once: u32,
+    fit: &'static Fit,
 }
 
 /// Rows whose sums a wave forms in one pass over its weights.
@@ -136,10 +131,15 @@ fn rows_a_pass(g: &Graph, anchors: &[ValueId], bucket: &Bucket) -> u32 {
     if bucket.rows_max == 1 { 1 } else { bucket.rows_max.next_power_of_two().clamp(ROWS_A_PASS[0], most) }
 }
 
-/// With several rows in flight, chains of several outputs spill on gfx1201 (4 rows, 2 outputs of 8,192 inputs: 10 VGPRs
-/// with LLVM 22).
-fn at_once(bucket: &Bucket, row_unroll: u32) -> u32 {
-    if row_unroll == 1 { bucket.fit.outputs_at_once } else { 1 }
+/// Outputs that a wave forms at the same time, all in each of the contractions that meet. With several rows in flight, chains
+/// of several outputs spill on gfx1201 (4 rows, 2 outputs of 8,192 inputs: 10 VGPRs with LLVM 22).
+fn at_once(g: &Graph, s: &Segment, spread: &Spread) -> u32 {
+    if spread.row_unroll > 1 || is_transposed(g, s) || !s.anchors.iter().all(|a| is_contraction(&g.node(*a).op)) {
+        return 1;
+    }
+    let Fit { outputs_at_once, packed_at_once, .. } = *spread.fit;
+    let most = |a: &ValueId| if weight_is_int4(g, *a) { packed_at_once } else { outputs_at_once };
+    s.anchors.iter().map(most).fold(s.outputs_per_wave, u32::min)
 }
 
 /// Values that the finish stage of a kernel would be handed and that have no buffer yet.
@@ -434,14 +434,11 @@ fn segment(
         let roots = |outputs: &[usize]| outputs.iter().map(|o| strip_reshapes(g, g.outputs[*o].1)).collect::<Vec<_>>();
         let stored = roots(&s.outputs).into_iter().collect();
         let around = (s.anchors.as_slice(), &stored);
-        let own = blocks::Dealt { n, outputs_per_wave: s.outputs_per_wave, waves: spread.sharing_waves };
+        let own = blocks::Dealt { n, outputs_per_wave: s.outputs_per_wave, waves: spread.fit.sharing_waves };
         let tiles = blocks::tiles(g, labels, around, &roots(&s.block_sums), (own, u64::from(spread.row_unroll)))?;
         (s.tiles, s.outputs_per_wave) = (tiles.values, tiles.outputs_per_wave);
     }
-    let rows = |a: &ValueId| is_contraction(&g.node(*a).op) && !weight_is_int4(g, *a);
-    if !is_transposed(g, &s) && s.anchors.iter().all(rows) {
-        s.outputs_at_once = s.outputs_per_wave.min(spread.at_once);
-    }
+    s.outputs_at_once = at_once(g, &s, spread);
     Ok(s)
 }
 
@@ -451,7 +448,7 @@ fn is_transposed(g: &Graph, s: &Segment) -> bool {
 
 fn outputs_per_wave(g: &Graph, s: &Segment, spread: &Spread) -> u32 {
     let parallel = s.n * s.anchors.iter().filter_map(|a| heads(g, *a)).max().unwrap_or(1);
-    if is_transposed(g, s) { 32 } else { (parallel / spread.waves_wanted).next_power_of_two().clamp(1, 32) as u32 }
+    if is_transposed(g, s) { 32 } else { (parallel / spread.fit.waves_wanted).next_power_of_two().clamp(1, 32) as u32 }
 }
 
 fn weight_is_int4(g: &Graph, a: ValueId) -> bool {
