@@ -11,7 +11,7 @@ use super::index::Ix;
 use super::interface::state_leaf;
 use super::state::RowPlace;
 use super::{Gen, Kept, Res, StepBuffer, StepScalar};
-use crate::kp::{Addr, Bin, Bound, Cmp, Elem, LANES, Mem, Place, Ty, Val};
+use crate::kp::{Addr, Bin, Bound, Cmp, LANES, Mem, Place, Val};
 
 /// Pairs of head and place whose dot products a wave forms at the same time, each in eight registers a lane. The rows of the
 /// places are loaded together: one after the other, each waits for its number and for itself.
@@ -213,17 +213,8 @@ impl Gen<'_> {
     /// Piece `number` of the line at `line` (i32 or i64).
     fn piece(&mut self, a: &Attention, from: Place, line: Val, number: u64) -> Val {
         let first = number * PIECE;
-        let base = match (first, self.b.ty(line)) {
-            (0, _) => line,
-            (_, Ty::Uniform(Elem::I64)) => {
-                let first = self.b.i64(first as i64);
-                self.b.add(line, first)
-            }
-            _ => {
-                let first = self.b.i(first as i64);
-                self.b.add(line, first)
-            }
-        };
+        let offset = self.b.i(first as i64);
+        let base = self.plus(line, offset);
         let left = a.width - first;
         let bound = if left >= PIECE { Bound::All } else { Bound::Count(self.b.i(left as i64)) };
         self.b.load(from, Addr::Contig { base }, bound, 8)

@@ -177,7 +177,7 @@ impl Gen<'_> {
     }
 
     /// `base + offset`, in the width of the base.
-    fn plus(&mut self, base: Val, offset: Val) -> Val {
+    pub(super) fn plus(&mut self, base: Val, offset: Val) -> Val {
         let offset = if self.b.ty(base).elem() == crate::kp::Elem::I64 { self.b.wide(offset) } else { offset };
         self.b.bin(Bin::Add, base, offset)
     }

@@ -8,7 +8,8 @@ use unglue_codegen::emu::wave::Wave;
 
 use super::global::{masks, own_places, places};
 use super::stage::{
-    LOADS, Random, Report, STORES, contents, exec, loaded, only, random_wave, region, registers, stored, words,
+    Accesses, LOADS, Random, Report, STORES, after_load, after_store, contents, exec, random_wave, region, registers,
+    words,
 };
 
 /// Opcodes that are defined here.
@@ -62,26 +63,20 @@ fn loads() {
                 w.set_exec(mask);
                 describe(&mut w, base);
                 let at = point(&mut w, &at, immediate);
-                let mut want = w.vgpr.to_vec();
-                for l in (0..32).filter(|l| mask >> l & 1 == 1) {
-                    let from = at[l].map_or(&[0; 16][..], |at| &data[at..]);
-                    for k in 0..bytes.div_ceil(4) as usize {
-                        want[8 + k][l] = loaded(access, from, k, want[8 + k][l]);
-                    }
-                }
-                let lanes = (0..32).filter(|l| mask >> l & 1 == 1 && at[*l].is_some()).count() as u64;
-                let got = exec(&text, &mut w, &mut around);
-                let counted = got
-                    .as_ref()
-                    .map(|c| (only(c, Traffic::GlobalLoad, 8 * bytes), c.instructions[Class::GlobalLoad as usize]));
-                if counted != Ok((Ok(lanes * u64::from(bytes)), 1)) || w.vgpr.to_vec() != want {
-                    report.add(&text, || {
-                        format!("exec {mask:x}: {counted:?}, v8 {:x?}, expected {:x?}", w.vgpr[8], want[8])
-                    });
-                }
+                let want = after_load(&w, access, |l| at[l].map_or(&[0; 16][..], |at| &data[at..]));
+                inside(LOAD, bytes, (mask, &at)).load(&text, (&mut w, &mut around), &want, &mut report);
             }
         }
     }
+}
+
+const LOAD: (Class, Traffic) = (Class::GlobalLoad, Traffic::GlobalLoad);
+const STORE: (Class, Traffic) = (Class::GlobalStore, Traffic::GlobalStore);
+
+/// Lanes beyond the buffer move nothing.
+fn inside((class, traffic): (Class, Traffic), bytes: u32, (mask, at): (u32, &[Option<usize>; 32])) -> Accesses {
+    let lanes = (0..32).filter(|l| mask >> l & 1 == 1 && at[*l].is_some()).count() as u32;
+    Accesses { class, traffic, bytes, lanes }
 }
 
 #[test]
@@ -99,19 +94,9 @@ fn stores() {
             w.set_exec(mask);
             describe(&mut w, base);
             let at = point(&mut w, &at, 0);
-            let before = w.vgpr.to_vec();
-            let live: Vec<(usize, usize)> =
-                (0..32).filter(|l| mask >> l & 1 == 1).filter_map(|l| Some((l, at[l]?))).collect();
-            for (l, at) in &live {
-                let held: Vec<u32> = (8..12).map(|n| w.vgpr[n][*l]).collect();
-                data[*at..][..bytes as usize].copy_from_slice(&stored(access, &held));
-            }
-            let got = exec(&text, &mut w, &mut around);
-            let counted = got.as_ref().map(|c| only(c, Traffic::GlobalStore, 8 * bytes));
-            let same = contents(&memory, BYTES as usize) == data && w.vgpr.to_vec() == before;
-            if counted != Ok(Ok(live.len() as u64 * u64::from(bytes))) || !same {
-                report.add(&text, || format!("exec {mask:x}: {counted:?}, memory and registers as expected: {same}"));
-            }
+            after_store(&w, access, |l| at[l], &mut data);
+            let same = |_: &mut Surroundings<'_>| contents(&memory, BYTES as usize) == data;
+            inside(STORE, bytes, (mask, &at)).store(&text, (&mut w, &mut around), same, &mut report);
         }
     }
 }

@@ -7,7 +7,8 @@ use unglue_codegen::emu::snippet::Surroundings;
 use unglue_codegen::emu::wave::{PRIVATE_APERTURE, SHARED_APERTURE, Wave};
 
 use super::stage::{
-    Access, LOADS, Random, Report, STORES, contents, exec, loaded, only, random_wave, region, registers, stored, words,
+    Accesses, LOADS, Random, Report, STORES, after_load, after_store, contents, exec, random_wave, region, registers,
+    words,
 };
 
 /// Opcodes that are defined here.
@@ -110,17 +111,6 @@ pub fn own_places(r: &mut Random, bytes: u32, within: u32) -> [u32; 32] {
     })
 }
 
-/// The wave that a load must leave.
-fn after_load(w: &Wave, access: Access, at: &[u32; 32], data: &[u8]) -> Vec<[u32; 32]> {
-    let mut all = w.vgpr.to_vec();
-    for l in (0..32).filter(|l| w.exec() >> l & 1 == 1) {
-        for k in 0..access.1.div_ceil(4) as usize {
-            all[8 + k][l] = loaded(access, &data[at[l] as usize..], k, all[8 + k][l]);
-        }
-    }
-    all
-}
-
 #[test]
 fn loads() {
     let (mut r, mut report) = (Random(20), Report::default());
@@ -137,20 +127,18 @@ fn loads() {
                 let (mut w, at) = (random_wave(&mut r), places(&mut r, bytes, BYTES));
                 w.set_exec(mask);
                 form.point(&mut w, base, &at, &mut r);
-                let want = after_load(&w, access, &at, &data);
-                let got = exec(&text, &mut w, &mut around);
-                let counted = got
-                    .as_ref()
-                    .map(|c| (only(c, Traffic::GlobalLoad, 8 * bytes), c.instructions[Class::GlobalLoad as usize]));
-                let lanes = u64::from(mask.count_ones());
-                if counted != Ok((Ok(lanes * u64::from(bytes)), 1)) || w.vgpr.to_vec() != want {
-                    report.add(&text, || {
-                        format!("exec {mask:x}: {counted:?}, v8 {:x?}, expected {:x?}", w.vgpr[8], want[8])
-                    });
-                }
+                let want = after_load(&w, access, |l| &data[at[l] as usize..]);
+                accesses(LOAD, bytes, mask).load(&text, (&mut w, &mut around), &want, &mut report);
             }
         }
     }
+}
+
+const LOAD: (Class, Traffic) = (Class::GlobalLoad, Traffic::GlobalLoad);
+const STORE: (Class, Traffic) = (Class::GlobalStore, Traffic::GlobalStore);
+
+fn accesses((class, traffic): (Class, Traffic), bytes: u32, mask: u32) -> Accesses {
+    Accesses { class, traffic, bytes, lanes: mask.count_ones() }
 }
 
 #[test]
@@ -169,21 +157,9 @@ fn stores() {
                 let (mut w, at) = (random_wave(&mut r), own_places(&mut r, bytes, BYTES));
                 w.set_exec(mask);
                 form.point(&mut w, base, &at, &mut r);
-                let before = w.vgpr.to_vec();
-                for l in (0..32).filter(|l| mask >> l & 1 == 1) {
-                    let held: Vec<u32> = (8..12).map(|n| w.vgpr[n][l]).collect();
-                    data[at[l] as usize..][..bytes as usize].copy_from_slice(&stored(access, &held));
-                }
-                let got = exec(&text, &mut w, &mut around);
-                let counted = got
-                    .as_ref()
-                    .map(|c| (only(c, Traffic::GlobalStore, 8 * bytes), c.instructions[Class::GlobalStore as usize]));
-                let lanes = u64::from(mask.count_ones());
-                let same = contents(&memory, BYTES as usize) == data && w.vgpr.to_vec() == before;
-                if counted != Ok((Ok(lanes * u64::from(bytes)), 1)) || !same {
-                    report
-                        .add(&text, || format!("exec {mask:x}: {counted:?}, memory and registers as expected: {same}"));
-                }
+                after_store(&w, access, |l| Some(at[l] as usize), &mut data);
+                let same = |_: &mut Surroundings<'_>| contents(&memory, BYTES as usize) == data;
+                accesses(STORE, bytes, mask).store(&text, (&mut w, &mut around), same, &mut report);
             }
         }
     }

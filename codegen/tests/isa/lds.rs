@@ -9,7 +9,9 @@ use unglue_codegen::emu::wave::Wave;
 
 use super::atomics::{Atomic, FLOAT, INTEGER, value};
 use super::global::{masks, own_places, places};
-use super::stage::{Access, Part, Random, Report, exec, loaded, only, random_wave, registers, stored};
+use super::stage::{
+    Access, Accesses, Part, Random, Report, after_load, after_store, exec, only, random_wave, registers,
+};
 
 /// Opcodes that are defined here.
 #[rustfmt::skip]
@@ -111,23 +113,15 @@ fn loads() {
                 let mut w = random_wave(&mut r);
                 w.set_exec(mask);
                 point(&mut w, &at, offset, &mut r);
-                let mut want = w.vgpr.to_vec();
-                for l in (0..32).filter(|l| mask >> l & 1 == 1) {
-                    for k in 0..bytes.div_ceil(4) as usize {
-                        want[8 + k][l] = loaded(access, &data[at[l] as usize..], k, want[8 + k][l]);
-                    }
-                }
-                let got = exec(&text, &mut w, &mut around);
-                let counted = got.map(|c| (only(&c, Traffic::LdsLoad, 8 * bytes), c.instructions[Class::Lds as usize]));
-                let lanes = u64::from(mask.count_ones());
-                if counted != Ok((Ok(lanes * u64::from(bytes)), 1)) || w.vgpr.to_vec() != want {
-                    report.add(&text, || {
-                        format!("exec {mask:x}: {counted:?}, v8 {:x?}, expected {:x?}", w.vgpr[8], want[8])
-                    });
-                }
+                let want = after_load(&w, access, |l| &data[at[l] as usize..]);
+                accesses(Traffic::LdsLoad, bytes, mask).load(&text, (&mut w, &mut around), &want, &mut report);
             }
         }
     }
+}
+
+fn accesses(traffic: Traffic, bytes: u32, mask: u32) -> Accesses {
+    Accesses { class: Class::Lds, traffic, bytes, lanes: mask.count_ones() }
 }
 
 #[test]
@@ -145,17 +139,9 @@ fn stores() {
                 let mut w = random_wave(&mut r);
                 w.set_exec(mask);
                 point(&mut w, &at, offset, &mut r);
-                for l in (0..32).filter(|l| mask >> l & 1 == 1) {
-                    let held: Vec<u32> = (8..12).map(|n| w.vgpr[n][l]).collect();
-                    data[at[l] as usize..][..bytes as usize].copy_from_slice(&stored(access, &held));
-                }
-                let got = exec(&text, &mut w, &mut around);
-                let counted =
-                    got.map(|c| (only(&c, Traffic::LdsStore, 8 * bytes), c.instructions[Class::Lds as usize]));
-                let (lanes, same) = (u64::from(mask.count_ones()), lds_bytes(&mut around, BYTES) == data);
-                if counted != Ok((Ok(lanes * u64::from(bytes)), 1)) || !same {
-                    report.add(&text, || format!("exec {mask:x}: {counted:?}, memory as expected: {same}"));
-                }
+                after_store(&w, access, |l| Some(at[l] as usize), &mut data);
+                let same = |around: &mut Surroundings<'_>| lds_bytes(around, BYTES) == data;
+                accesses(Traffic::LdsStore, bytes, mask).store(&text, (&mut w, &mut around), same, &mut report);
             }
         }
     }

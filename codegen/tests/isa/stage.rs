@@ -1,7 +1,7 @@
 //! What the tests of scalar, memory, LDS and control ops share: instructions from text, values, memory.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers outside of test functions
 
-use unglue_codegen::counts::{Counts, Traffic, WIDTHS};
+use unglue_codegen::counts::{Class, Counts, Traffic, WIDTHS};
 use unglue_codegen::emu::env::Env;
 use unglue_codegen::emu::fault::Fault;
 use unglue_codegen::emu::group::Barrier;
@@ -10,7 +10,7 @@ use unglue_codegen::emu::memory::{CODE_BASE, Region, Rights, Words};
 use unglue_codegen::emu::op::Flow;
 use unglue_codegen::emu::snippet::{Surroundings, run};
 use unglue_codegen::emu::step::{Code, Step, decode, step};
-use unglue_codegen::emu::wave::Wave;
+use unglue_codegen::emu::wave::{Lanes, Wave};
 use unglue_codegen::llvm::assemble::assemble;
 use unglue_codegen::llvm::disasm;
 use unglue_codegen::target::{Target, by_name};
@@ -152,6 +152,74 @@ pub fn only(counts: &Counts, traffic: Traffic, bits: u32) -> Result<u64, String>
     match counts.bytes.iter().flatten().sum::<u64>() {
         all if all == found => Ok(found),
         _ => Err(format!("bytes {:?}", counts.report().bytes)),
+    }
+}
+
+/// What one load or store must count: accesses of `bytes` bytes in `lanes` lanes.
+pub struct Accesses {
+    pub class: Class,
+    pub traffic: Traffic,
+    pub bytes: u32,
+    pub lanes: u32,
+}
+
+impl Accesses {
+    /// Runs the instruction; what it counted if that is something else.
+    fn miscounted(&self, text: &str, w: &mut Wave, around: &mut Surroundings<'_>) -> Option<String> {
+        let got = exec(text, w, around);
+        let counted = got.map(|c| (only(&c, self.traffic, 8 * self.bytes), c.instructions[self.class as usize]));
+        (counted != Ok((Ok(u64::from(self.lanes * self.bytes)), 1))).then(|| format!("{counted:?}"))
+    }
+
+    /// Runs a load, which must leave vector registers as `want` has them.
+    pub fn load(
+        &self,
+        text: &str,
+        (w, around): (&mut Wave, &mut Surroundings<'_>),
+        want: &[Lanes],
+        report: &mut Report,
+    ) {
+        let (mask, wrong) = (w.exec(), self.miscounted(text, w, around));
+        if wrong.is_some() || w.vgpr[..] != *want {
+            report.add(text, || format!("exec {mask:x}: {wrong:?}, v8 {:x?}, expected {:x?}", w.vgpr[8], want[8]));
+        }
+    }
+
+    /// Runs a store, which must leave vector registers as they are, and memory so that `same` holds.
+    pub fn store(
+        &self,
+        text: &str,
+        (w, around): (&mut Wave, &mut Surroundings<'_>),
+        same: impl FnOnce(&mut Surroundings<'_>) -> bool,
+        report: &mut Report,
+    ) {
+        let (mask, before) = (w.exec(), w.vgpr.to_vec());
+        let wrong = self.miscounted(text, w, around);
+        let same = same(around) && w.vgpr[..] == *before;
+        if wrong.is_some() || !same {
+            report.add(text, || format!("exec {mask:x}: {wrong:?}, memory and registers as expected: {same}"));
+        }
+    }
+}
+
+/// The vector registers that a load to v8 must leave: `from` has the bytes at a lane's place.
+pub fn after_load<'a>(w: &Wave, access: Access, from: impl Fn(usize) -> &'a [u8]) -> Vec<Lanes> {
+    let mut all = w.vgpr.to_vec();
+    for l in (0..32).filter(|l| w.exec() >> l & 1 == 1) {
+        for k in 0..access.1.div_ceil(4) as usize {
+            all[8 + k][l] = loaded(access, from(l), k, all[8 + k][l]);
+        }
+    }
+    all
+}
+
+/// Writes what a store from v8 must, at the places of active lanes.
+pub fn after_store(w: &Wave, access: Access, at: impl Fn(usize) -> Option<usize>, data: &mut [u8]) {
+    for l in (0..32).filter(|l| w.exec() >> l & 1 == 1) {
+        let held: Vec<u32> = (8..12).map(|n| w.vgpr[n][l]).collect();
+        if let Some(at) = at(l) {
+            data[at..][..access.1 as usize].copy_from_slice(&stored(access, &held));
+        }
     }
 }
 
