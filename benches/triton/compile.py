@@ -34,28 +34,40 @@ TILE_ROWS = 16
 
 
 @triton.jit
-def tile_scaled(x, words, scales, pairs, experts, out, N, K, GROUP: tl.constexpr, TOP: tl.constexpr,
-                M: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, ONCE: tl.constexpr):
-    """Weights times scales, rounded to bf16, on matrix tiles. ONCE: a word is loaded once and then spread over its
-    eight weights; otherwise each weight loads its word."""
+def tile_place(pairs, experts, M: tl.constexpr, BN: tl.constexpr):
+    """Outputs of a program's tile, its pairs and which of them are there, and its expert."""
     block = tl.program_id(1)
     n = tl.program_id(0) * BN + tl.arange(0, BN)
     pair = tl.load(pairs + block * M + tl.arange(0, M))
-    live = (pair >= 0)[:, None]
-    e = tl.load(experts + block).to(tl.int64)
-    k = tl.arange(0, BK)
-    row = x + (pair // TOP)[:, None] * K + k[None, :]
+    return n, pair, (pair >= 0)[:, None], tl.load(experts + block).to(tl.int64)
+
+
+@triton.jit
+def spread(weights, K: tl.constexpr, BN: tl.constexpr, ONCE: tl.constexpr):
+    """K numbers of four bits from words at `weights`, [K, BN]. ONCE: a word is loaded once and then spread over its eight;
+    otherwise each of them loads it."""
+    if ONCE:
+        w = tl.load(weights + tl.arange(0, K // 8)[:, None])
+        q = tl.reshape((w[:, None, :] >> (tl.arange(0, 8) * 4)[None, :, None]) & 15, (K, BN))
+    else:
+        k = tl.arange(0, K)
+        w = tl.load(weights + (k // 8)[:, None])
+        q = (w >> ((k % 8) * 4)[:, None]) & 15
+    return q
+
+
+@triton.jit
+def tile_scaled(x, words, scales, pairs, experts, out, N, K, GROUP: tl.constexpr, TOP: tl.constexpr,
+                M: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, ONCE: tl.constexpr):
+    """Weights times scales, rounded to bf16, on matrix tiles."""
+    n, pair, live, e = tile_place(pairs, experts, M, BN)
+    row = x + (pair // TOP)[:, None] * K + tl.arange(0, BK)[None, :]
     weights = words + e * N * (K // 8) + n[None, :] * (K // 8)
     scale = scales + e * N * (K // GROUP) + n[None, :] * (K // GROUP) + tl.arange(0, BK // GROUP)[:, None]
     acc = tl.zeros((M, BN), tl.float32)
     for i in range(0, K // BK):
         a = tl.load(row, mask=live, other=0.0)
-        if ONCE:
-            w = tl.load(weights + tl.arange(0, BK // 8)[:, None])
-            q = tl.reshape((w[:, None, :] >> (tl.arange(0, 8) * 4)[None, :, None]) & 15, (BK, BN))
-        else:
-            w = tl.load(weights + (k // 8)[:, None])
-            q = (w >> ((k % 8) * 4)[:, None]) & 15
+        q = spread(weights, BK, BN, ONCE)
         s = tl.load(scale).to(tl.float32)
         s = tl.reshape(tl.broadcast_to(s[:, None, :], (BK // GROUP, GROUP, BN)), (BK, BN))
         acc = tl.dot(a, ((q - 8).to(tl.float32) * s).to(tl.bfloat16), acc)
@@ -69,25 +81,15 @@ def tile_scaled(x, words, scales, pairs, experts, out, N, K, GROUP: tl.constexpr
 def tile_levels(x, words, scales, pairs, experts, out, N, K, GROUP: tl.constexpr, TOP: tl.constexpr,
                 M: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, ONCE: tl.constexpr):
     """Levels as bf16 by their bits (0x4300 + q is 128 + q), on matrix tiles; a group's sum is corrected and scaled."""
-    block = tl.program_id(1)
-    n = tl.program_id(0) * BN + tl.arange(0, BN)
-    pair = tl.load(pairs + block * M + tl.arange(0, M))
-    live = (pair >= 0)[:, None]
-    e = tl.load(experts + block).to(tl.int64)
-    k = tl.arange(0, GROUP)
-    row = x + (pair // TOP)[:, None] * K + k[None, :]
+    n, pair, live, e = tile_place(pairs, experts, M, BN)
+    row = x + (pair // TOP)[:, None] * K + tl.arange(0, GROUP)[None, :]
     weights = words + e * N * (K // 8) + n[None, :] * (K // 8)
     scale = scales + e * N * (K // GROUP) + n * (K // GROUP)
     acc = tl.zeros((M, BN), tl.float32)
     for i in range(0, K // BK):
         for g in tl.static_range(BK // GROUP):
             a = tl.load(row + g * GROUP, mask=live, other=0.0)
-            if ONCE:
-                w = tl.load(weights + g * (GROUP // 8) + tl.arange(0, GROUP // 8)[:, None])
-                q = tl.reshape((w[:, None, :] >> (tl.arange(0, 8) * 4)[None, :, None]) & 15, (GROUP, BN))
-            else:
-                w = tl.load(weights + g * (GROUP // 8) + (k // 8)[:, None])
-                q = (w >> ((k % 8) * 4)[:, None]) & 15
+            q = spread(weights + g * (GROUP // 8), GROUP, BN, ONCE)
             levels = (q + 0x4300).to(tl.int16).to(tl.bfloat16, bitcast=True)
             s = tl.load(scale + g).to(tl.float32)
             excess = tl.sum(a.to(tl.float32), 1) * 136.0
