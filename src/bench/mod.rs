@@ -3,13 +3,14 @@
 //! Each kernel is checked against the interpreter first: one that is wrong gets no time. With `--steps`, whole steps are
 //! timed instead.
 
+mod model;
 mod steps;
 
 use serde_json::json;
 use unglue_codegen::check::{Subject, check_then};
 use unglue_ir::graph::Node;
 use unglue_ir::op::Op;
-use unglue_passes::cost::{GFX1201, kernel_cost};
+use unglue_passes::cost::{CostTable, kernel_cost};
 use unglue_passes::schedule::schedule;
 use unglue_runtime::{Bundle, Device};
 
@@ -29,6 +30,8 @@ struct Timed {
     /// Bytes of weights, state and activations that it must move, each once; none if they follow from which experts have
     /// a slot.
     bytes: Option<u64>,
+    /// Microseconds by the cost table of the device's target; none if it has no table.
+    modelled: Option<f64>,
     wrong: Option<String>,
 }
 
@@ -77,11 +80,15 @@ pub fn run(args: &cli::Bench) -> Result<(), CliError> {
     }
     if args.json {
         let rows: Vec<_> = all.iter().map(row).collect();
-        let bench = json!({"device": device.name(), "copy_gb_s": copy / 1e9, "rows": args.rows, "kernels": rows});
+        let pairs = ordered(&all);
+        let bench = json!({"device": device.name(), "copy_gb_s": copy / 1e9, "rows": args.rows, "kernels": rows,
+            "pairs": pairs.all, "pairs_modelled_rightly": pairs.right});
         println!("{bench}");
     } else {
         let sum: f64 = all.iter().map(|t| f64::from(t.median()) * t.launches as f64).sum();
         println!("{:.1} us for {} launches, one by one; copy {:.0} GB/s read", sum, launches(&all), copy / 1e9);
+        let pairs = ordered(&all);
+        println!("of {} pairs that differ by more than 5 %, the cost model orders {} rightly", pairs.all, pairs.right);
     }
     match all.iter().find_map(|t| t.wrong.as_ref()) {
         Some(first) => Err(CliError::Failed(first.clone())),
@@ -95,9 +102,11 @@ fn launches(all: &[Timed]) -> usize {
 
 fn time(device: &mut dyn Device, case: &Case, args: &cli::Bench) -> Result<Timed, CliError> {
     let launches = case.bucket.launches.iter().filter(|l| l.kernel == case.kernel).count();
-    let mut timed = Timed { name: case.entry.name.clone(), launches, times: vec![], bytes: None, wrong: None };
+    let mut timed =
+        Timed { name: case.entry.name.clone(), launches, times: vec![], bytes: None, modelled: None, wrong: None };
+    let table = CostTable::of(device.target());
     let wrong = with_subject(case, |subject| {
-        timed.bytes = least_bytes(subject);
+        (timed.bytes, timed.modelled) = table.map_or((None, None), |table| model_of(subject, table));
         let wrong = check_then(device, subject, args.seed, &mut |device, grid, launch| {
             timed.times = device.time(subject.number, grid, launch, args.rounds)?.unwrap_or_default();
             Ok(())
@@ -109,21 +118,30 @@ fn time(device: &mut dyn Device, case: &Case, args: &cli::Bench) -> Result<Timed
     Ok(timed)
 }
 
-/// Weights, state and activations, each once. Which experts a grouped matmul reads depends on the slots that were drawn.
-fn least_bytes(subject: &Subject) -> Option<u64> {
+/// Bytes of weights, state and activations, each once, and modelled microseconds. Which experts a grouped matmul reads
+/// depends on the slots that were drawn: neither then.
+fn model_of(subject: &Subject, table: &CostTable) -> (Option<u64>, Option<f64>) {
     let through_slots = |n: &Node| matches!(n.op, Op::GroupedMatMul { .. });
     if subject.graph.nodes.iter().any(through_slots) {
-        return None;
+        return (None, None);
     }
-    let s = schedule(subject.graph, &subject.bucket).ok()?;
-    let t = kernel_cost(subject.graph, &s, &subject.bucket, &GFX1201).traffic;
-    Some(t.dram() + t.read_bytes + t.written_bytes)
+    let Ok(s) = schedule(subject.graph, &subject.bucket) else { return (None, None) };
+    let cost = kernel_cost(subject.graph, &s, &subject.bucket, table);
+    let t = cost.traffic;
+    (Some(t.dram() + t.read_bytes + t.written_bytes), Some(cost.ns as f64 / 1e3))
+}
+
+/// How many pairs of the kernels the cost model orders as the clock does.
+fn ordered(all: &[Timed]) -> model::Pairs {
+    let times: Vec<(f64, f64)> =
+        all.iter().filter_map(|t| Some((f64::from(t.median()), t.modelled?))).filter(|t| t.0.is_finite()).collect();
+    model::pairs(&times)
 }
 
 fn row(t: &Timed) -> serde_json::Value {
     let ends = (t.times.first(), t.times.last());
     json!({"name": t.name, "launches": t.launches, "us": t.median(), "us_least": ends.0, "us_most": ends.1,
-        "bytes": t.bytes, "wrong": t.wrong})
+        "bytes": t.bytes, "modelled_us": t.modelled, "wrong": t.wrong})
 }
 
 fn print_row(t: &Timed, copy: f64) {
@@ -137,7 +155,8 @@ fn print_row(t: &Timed, copy: f64) {
                 )
             });
             let us = t.median();
-            println!("{:<63} x{:<3} {us:>8.1} us ({least:.1} to {most:.1})  {moved}", t.name, t.launches);
+            let modelled = t.modelled.map_or(String::new(), |us| format!(", modelled {us:.1} us"));
+            println!("{:<63} x{:<3} {us:>8.1} us ({least:.1} to {most:.1})  {moved}{modelled}", t.name, t.launches);
         }
         _ => println!("{:<63} x{:<3} not timed", t.name, t.launches),
     }
