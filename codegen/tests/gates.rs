@@ -458,7 +458,9 @@ fn streams_are_wide() {
     const NARROW: &str = "global_load_b32 v4, v20, s[10:11]";
     const FIXED: &str = "global_load_b32 v4, v20, s[4:5]";
     const VECTOR: &str = "v_add_co_u32 v6, vcc_lo, s10, v20\nv_add_co_ci_u32_e64 v7, null, s11, 0, vcc_lo\n";
-    let of = |code: &Code, row_bytes: u64| said(streams::check(code, &[Stream { param: 0, row_bytes }], &[0, 8]));
+    let of = |code: &Code, row_bytes: u64| {
+        said(streams::check(code, &[Stream { param: 0, row_bytes, lane_bytes: 16 }], &[0, 8]))
+    };
     for (inner, outer, gate) in [
         (WIDE, "s_nop 0", ""),
         (NARROW, "s_nop 0", "b128"),
@@ -487,7 +489,7 @@ fn streams_are_wide() {
     assert_eq!(of(&vector, 512).0, "");
     // Two streams, one of them narrow.
     let two = streaming(&format!("{WIDE}\nglobal_load_u16 v4, v20, s[6:7]"), "s_nop 0");
-    let both = [0, 1].map(|param| Stream { param, row_bytes: 1024 });
+    let both = [0, 1].map(|param| Stream { param, row_bytes: 1024, lane_bytes: 16 });
     let (gate, found) = said(streams::check(&two, &both, &[0, 8]));
     assert!(gate == "b128" && found.contains("parameter 1 in rows of 1024 bytes"), "{found}");
 }
@@ -496,7 +498,8 @@ fn streams_are_wide() {
 fn gates_run_on_code_objects() {
     let p = gemv(4, true);
     let (object, _) = gfx1201(&p);
-    let streamed = |row_bytes| gates::check_streams(&object, &p, gfx(), &[Stream { param: 0, row_bytes }]);
+    let streamed =
+        |row_bytes| gates::check_streams(&object, &p, gfx(), &[Stream { param: 0, row_bytes, lane_bytes: 16 }]);
     streamed(2048).unwrap();
     // Without its waits the same code fails.
     let text = object.clone();
@@ -528,7 +531,8 @@ fn gates_run_on_code_objects() {
     let object = llvm::compile_object(&p, gfx()).unwrap();
     let code = link::shared_object(&[(p.name.clone(), object)], gfx()).unwrap();
     gates::check(&code, &p, gfx()).unwrap();
-    let error = gates::check_streams(&code, &p, gfx(), &[Stream { param: 0, row_bytes: 4096 }]).unwrap_err();
+    let error =
+        gates::check_streams(&code, &p, gfx(), &[Stream { param: 0, row_bytes: 4096, lane_bytes: 16 }]).unwrap_err();
     assert!(error.to_string().contains("`b128`") && error.to_string().contains("global_load_u16"), "{error}");
 }
 

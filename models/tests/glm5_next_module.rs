@@ -27,12 +27,12 @@ fn sources(t: &Trunk) -> BTreeMap<&str, &Source> {
 fn bodies_are_shared_by_layers() {
     let t = real(&BuildOptions::default());
     let names: Vec<&str> = t.module.bodies.iter().map(|b| b.name.as_str()).collect();
-    assert_eq!(names, ["begin", "kda", "dense", "dsa", "moe", "moe_last", "end"]);
+    assert_eq!(names, ["begin", "kda", "dense", "dsa", "moe", "end"]);
     assert_eq!(t.module.calls.len(), 92);
     // KDA: conv and recurrent; DSA: latent, pool_keys and tail.
     assert_eq!(t.module.states.len(), 34 * 2 + 11 * 3);
     let aux = real(&BuildOptions { aux: vec![5, 14, 24, 33, 42], ..Default::default() });
-    assert_eq!(aux.module.bodies.len(), 8);
+    assert_eq!(aux.module.bodies.len(), 7);
     assert_eq!(aux.module.outputs.iter().filter(|o| o.name.starts_with("aux.layer")).count(), 5);
 }
 

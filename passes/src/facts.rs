@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use unglue_ir::graph::{Graph, ValueId};
 use unglue_ir::op::Op;
-use unglue_ir::types::Type;
+use unglue_ir::types::{DType, Type};
 
 use crate::schedule::strip_reshapes;
 
@@ -14,7 +14,8 @@ use crate::schedule::strip_reshapes;
 pub enum Kind {
     /// Input, weight or state.
     Leaf,
-    /// Constants, views, projections, and glue on weights alone: formed inside each kernel that uses them.
+    /// Constants, views, projections, glue on weights alone, and wider copies of inputs: formed inside each kernel that uses
+    /// them.
     Free,
     /// Computed by some kernel.
     Op,
@@ -212,6 +213,8 @@ fn kinds(body: &Graph, stored_views: &BTreeSet<ValueId>) -> Vec<Kind> {
             Op::Reshape(_) | Op::Broadcast(_) | Op::Slice { .. } => (Kind::Free, args_fixed),
             // Glue on weights has no rows to launch over: each reader forms it as it loads them.
             Op::Cast(_) | Op::Unary(_) | Op::Binary(_) if args_fixed => (Kind::Free, true),
+            // A wider copy of an input has no place of its own: each reader widens what it loads.
+            Op::Cast(DType::F32) if widens_input(body, id) => (Kind::Free, false),
             _ => (Kind::Op, false),
         };
         kinds.push(kind);
@@ -225,6 +228,13 @@ fn kinds(body: &Graph, stored_views: &BTreeSet<ValueId>) -> Vec<Kind> {
         }
     }
     kinds
+}
+
+/// True for a cast whose operand is a narrow input, or views of it.
+fn widens_input(body: &Graph, id: ValueId) -> bool {
+    let from = body.node(id).args[0];
+    let narrow = body.ty(from).tensor().and_then(|t| t.dtype()).is_some_and(|d| matches!(d, DType::Bf16 | DType::F16));
+    narrow && matches!(body.node(strip_reshapes(body, from)).op, Op::Input { .. })
 }
 
 /// True if no op stands under a chain of free nodes.

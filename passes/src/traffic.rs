@@ -10,7 +10,8 @@ use unglue_ir::types::{Dim, Format, StateKind, TensorType, Type};
 
 use crate::cost::CostTable;
 use crate::schedule::{
-    Bucket, Finish, Form, LaneWork, Products, Schedule, Tiles, block_sum, is_leaf, is_view, lane_work,
+    Bucket, Finish, Form, JOINED_TREE, LaneWork, Products, Schedule, Tiles, block_sum, is_leaf, is_view, lane_work,
+    spread_over,
 };
 
 /// Lane operations that make a bf16 of an int4 level: shifts, a conversion, and half of what packs two.
@@ -26,7 +27,7 @@ pub struct Traffic {
     pub state_bytes: u64,
     /// Activations read, once each.
     pub read_bytes: u64,
-    /// Activations read by all workgroups together.
+    /// Activations read by all workgroups together, and the weights of what each of them forms first.
     pub reread_bytes: u64,
     /// Those of `reread_bytes` that a workgroup needs before its weights can stream.
     pub prologue_bytes: u64,
@@ -40,9 +41,10 @@ pub struct Traffic {
     /// Lane operations, with those that every workgroup repeats.
     pub lane_ops: u64,
     /// Of what workgroups exchange: bytes that the last one copies at once, and bytes that it loads where it needs them.
+    /// What it is given is loaded like what it copies.
     pub copied_bytes: u64,
     pub loaded_bytes: u64,
-    /// Lane operations of the last workgroup alone.
+    /// Lane operations of the last workgroup alone. Where each row has one, these three are of a row.
     pub finish_ops: u64,
 }
 
@@ -137,6 +139,10 @@ pub fn traffic(g: &Graph, schedule: &Schedule, bucket: &Bucket) -> Traffic {
                 if users[id.index()].iter().any(|u| share_weight(&g.node(*u).op, schedule)) {
                     t.restream_bytes += bytes.saturating_mul(weight_passes(schedule, bucket) - 1);
                 }
+                if users[id.index()].iter().any(|u| in_prologue(schedule, *u)) {
+                    t.reread_bytes += bytes.saturating_mul(rereads);
+                    t.prologue_bytes += bytes.saturating_mul(rereads);
+                }
             }
             Op::Input { .. } => {
                 let bytes = used_bytes(g, id, &users, bucket);
@@ -144,7 +150,7 @@ pub fn traffic(g: &Graph, schedule: &Schedule, bucket: &Bucket) -> Traffic {
                 let readers = match &schedule.form {
                     _ if read_by_parts(g, schedule, id, &users) => 1,
                     Form::Tiles(t) => t.readers(g, id),
-                    _ => rereads,
+                    _ => rereads / parts_read(g, schedule, id, &users, bucket),
                 };
                 t.reread_bytes += bytes.saturating_mul(readers);
                 if users[id.index()].iter().any(|u| in_prologue(schedule, *u)) {
@@ -183,9 +189,12 @@ fn late(g: &Graph, finish: &Finish) -> BTreeSet<ValueId> {
     late
 }
 
-/// What the last workgroup reads of the exchanged values, and computes.
+/// What the last workgroup reads, and computes, of as many rows as it finishes.
 fn count_finish(g: &Graph, finish: &Finish, bucket: &Bucket, t: &mut Traffic) {
     let users = g.users();
+    let given = |id: &ValueId| matches!(g.node(*id).op, Op::Input { .. } | Op::Weight { .. });
+    let read = |id: &ValueId| users[id.index()].iter().any(|u| finish.nodes.contains(u));
+    t.copied_bytes = g.ids().filter(|id| given(id) && read(id)).map(|id| used_bytes(g, id, &users, bucket)).sum();
     for v in &finish.exchanged {
         let bytes = bytes_of(g.ty(*v), bucket);
         if finish.staged.iter().any(|s| s.node == *v) {
@@ -198,19 +207,24 @@ fn count_finish(g: &Graph, finish: &Finish, bucket: &Bucket, t: &mut Traffic) {
     t.finish_ops = finish.nodes.iter().map(|id| lane_ops(g, g.node(*id), bucket)).sum();
 }
 
-/// Contractions whose rows share a weight: those of an expert do on tiles only.
+/// Readers whose rows share a weight: contractions, those of an expert on tiles only, and all that have workgroups for each
+/// row, but those that pick rows of it.
 fn share_weight(op: &Op, schedule: &Schedule) -> bool {
     match op {
+        _ if matches!(schedule.form, Form::Row { .. } | Form::Blocks(_)) => {
+            !matches!(op, Op::EmbedRows | Op::GatherRows)
+        }
         Op::MatMul { .. } | Op::BatchMatMul { .. } => true,
         Op::GroupedMatMul { .. } => matches!(schedule.form, Form::Tiles(_)),
         _ => false,
     }
 }
 
-/// How often weights are read; in delta form the rows of a sequence are taken one after the other.
+/// How often weights are read; in delta form the rows of a sequence are taken one after the other, in row form and over
+/// blocks each row has workgroups of its own.
 fn weight_passes(schedule: &Schedule, bucket: &Bucket) -> u64 {
     match schedule.form {
-        Form::Delta { .. } => u64::from(bucket.rows_max).max(1),
+        Form::Delta { .. } | Form::Row { .. } | Form::Blocks(_) => u64::from(bucket.rows_max).max(1),
         _ => schedule.passes(bucket),
     }
 }
@@ -232,6 +246,27 @@ fn read_by_parts(g: &Graph, schedule: &Schedule, id: ValueId, users: &[Vec<Value
         todo.extend(users[at.index()].iter().copied().filter(|u| is_view(&g.node(*u).op)));
     }
     g.ty(id).tensor().is_some_and(|t| t.shape.iter().any(is_output))
+}
+
+/// Parts of a given operand of which a workgroup reads one: those of its head or choice, if nothing else reads it.
+fn parts_read(g: &Graph, schedule: &Schedule, id: ValueId, users: &[Vec<ValueId>], bucket: &Bucket) -> u64 {
+    let Form::Skinny(s) = &schedule.form else { return 1 };
+    let (mut todo, mut parts) = (vec![id], 1);
+    while let Some(at) = todo.pop() {
+        for u in &users[at.index()] {
+            let node = g.node(*u);
+            if is_view(&node.op) {
+                todo.push(*u);
+                continue;
+            }
+            let operand = lane_work(g, *u).is_some() && node.args[0] == at;
+            match spread_over(g, s.y, at, bucket) {
+                Some(n) if operand => parts = n,
+                _ => return 1,
+            }
+        }
+    }
+    parts
 }
 
 fn in_prologue(schedule: &Schedule, id: ValueId) -> bool {
@@ -309,8 +344,10 @@ fn count_work(g: &Graph, schedule: &Schedule, bucket: &Bucket, t: &mut Traffic) 
     let repeated = repeated(g);
     let late = finish.map_or_else(BTreeSet::new, |f| late(g, f));
     if let Some(finish) = finish {
-        count_finish(g, finish, bucket, t);
-        t.flops += t.finish_ops;
+        let rows = schedule.rows_to_finish(bucket);
+        let finished = Bucket { rows_max: rows as u32, ..*bucket };
+        count_finish(g, finish, &finished, t);
+        t.flops += t.finish_ops.saturating_mul(u64::from(bucket.rows_max)) / rows.max(1);
     }
     for id in g.ids().filter(|id| !late.contains(id)) {
         let node = g.node(id);
@@ -325,7 +362,7 @@ fn count_work(g: &Graph, schedule: &Schedule, bucket: &Bucket, t: &mut Traffic) 
                 t.tile_flops += flops / taken.max(1) * multiplied;
                 t.lane_ops += unpack_ops(g, node, schedule, bucket);
             }
-            (Some(work), Products::Lanes) => t.lane_ops += contraction_ops(g, node, &work, schedule, bucket),
+            (Some(work), Products::Lanes) => t.lane_ops += contraction_ops(g, id, &work, schedule, bucket),
             (None, _) => t.lane_ops += flops / 2,
         }
         let own = lane_ops(g, node, bucket);
@@ -346,7 +383,8 @@ fn unpack_ops(g: &Graph, node: &Node, schedule: &Schedule, bucket: &Bucket) -> u
 }
 
 /// Lane operations of a contraction. Rows beyond the last of a pass are computed and not stored.
-fn contraction_ops(g: &Graph, node: &Node, work: &LaneWork, schedule: &Schedule, bucket: &Bucket) -> u64 {
+fn contraction_ops(g: &Graph, id: ValueId, work: &LaneWork, schedule: &Schedule, bucket: &Bucket) -> u64 {
+    let node = g.node(id);
     let taken = u64::from(bucket.rows_max.max(1));
     let (rows, passes) = match &schedule.form {
         Form::Skinny(s) if !s.rows_on_grid => {
@@ -356,7 +394,12 @@ fn contraction_ops(g: &Graph, node: &Node, work: &LaneWork, schedule: &Schedule,
     };
     let outputs = elements_of(&node.ty, bucket) / taken;
     let weights = outputs.saturating_mul(contracted(g, node, bucket));
-    let each = weights.saturating_mul(work.per_row).saturating_add(outputs.saturating_mul(work.per_output));
+    let segment = schedule.skinny().and_then(|s| s.segments.iter().find(|x| x.anchors.contains(&id)));
+    let trees = match segment.map_or(1, |s| s.split_k) {
+        1 => work.per_output,
+        waves => work.per_output * u64::from(waves) + JOINED_TREE,
+    };
+    let each = weights.saturating_mul(work.per_row).saturating_add(outputs.saturating_mul(trees));
     rows.saturating_mul(each).saturating_add(passes.saturating_mul(weights).saturating_mul(work.per_pass))
 }
 
@@ -443,7 +486,7 @@ pub fn chain(g: &Graph, schedule: &Schedule, bucket: &Bucket, table: &CostTable)
     let handed = finish.exchanged.iter().map(|v| ready[v.index()]).max().unwrap_or(0);
     let handover = table.release.value + table.arrive.value + table.acquire.value;
     // The acquire has the first row's loads.
-    let rows = u64::from(bucket.rows_max);
+    let rows = schedule.rows_to_finish(bucket);
     let loads = table.round_trip.value.saturating_mul(rows.saturating_sub(1));
     let finished = handed + handover + loads + finish_chain(g, finish, bucket, table).saturating_mul(rows);
     Chain { ns: wave_ns.max(finished), wave_ns }

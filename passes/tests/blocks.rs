@@ -9,8 +9,10 @@ use unglue_ir::graph::{Graph, ValueId};
 use unglue_ir::op::{Binary, Domain, Op, ReduceKind, Unary};
 use unglue_ir::order::Order;
 use unglue_ir::types::{DType, Dim, TensorType};
-use unglue_passes::cost::{GFX1201, kernel_cost};
-use unglue_passes::schedule::{Form, Obstacle, Schedule, Segment, block_sum, exchanged_without_output, schedule};
+use unglue_passes::cost::{GFX1201, KernelCost, kernel_cost};
+use unglue_passes::schedule::{
+    FINISH_COUNTERS, Form, NEEDS_OUTPUT, Obstacle, Schedule, Segment, block_sum, exchanged_without_output, schedule,
+};
 use unglue_passes::{CoverOptions, Limits, Numerics, Strategy, cover, optimise};
 
 /// x `[R, count, d]` over blocks of its last axis: `[R, count * d / 32]`.
@@ -122,33 +124,120 @@ fn blocks_on_their_own_take_a_workgroup_each() {
     assert_eq!(s.workgroups(&bucket(4)), 128 * 4);
 }
 
-/// What needs all blocks is formed by rows, or by the last workgroup behind a contraction.
+/// The graph as the passes store it, with what workgroups exchange among its outputs.
+fn exchanging(mut g: Graph) -> (Graph, Vec<ValueId>) {
+    let more = exchanged_without_output(&g).unwrap();
+    g.outputs.extend(more.iter().map(|v| (format!("v{}", v.0), *v)));
+    (g, more)
+}
+
+/// What needs all blocks is formed by the last workgroup to arrive: of a row, or behind a contraction.
 #[test]
-fn sums_of_all_blocks_take_a_row() {
+fn sums_of_all_blocks_are_finished() {
     let all = |b: &mut Builder, z: ValueId| {
         let z = b.reshape(z, &rows(&[3, 3])).unwrap();
         let z = b.sum(z, 2).unwrap();
         b.output("all", z);
     };
-    let mut b = Builder::new("row");
+    let mut b = Builder::new("alone");
     let x = streams(&mut b, &[96]);
     let z = projected(&mut b, x, 3, 96);
     all(&mut b, z);
-    assert!(matches!(schedule(&b.finish(), &bucket(1)).unwrap().form, Form::Row { .. }));
+    let g = b.finish();
+    assert_eq!(refusal(&g, 1).rule, NEEDS_OUTPUT);
+    let (g, more) = exchanging(g);
+    let s = schedule(&g, &bucket(1)).unwrap();
+    assert!(matches!(s.form, Form::Blocks(_)), "{}", s.describe());
+    assert_eq!(s.finish().unwrap().exchanged, more);
 
-    let mut b = Builder::new("finished");
+    let mut b = Builder::new("behind");
     let x = streams(&mut b, &[D]);
     let y = linear(&mut b, x, "w", 96, D);
     let z = projected(&mut b, y, 3, 96);
     all(&mut b, z);
-    let mut g = b.finish();
-    let more = exchanged_without_output(&g).unwrap();
+    let (g, more) = exchanging(b.finish());
     assert_eq!(more.len(), 1);
     assert!(block_sum(&g, more[0]).is_some());
-    g.outputs.extend(more.iter().map(|v| (format!("v{}", v.0), *v)));
     let s = schedule(&g, &bucket(1)).unwrap();
     assert_eq!(s.finish().unwrap().exchanged, more);
     assert_eq!((only_segment(&s).block_sums.len(), s.finish().unwrap().segments.as_slice()), (1, &[0][..]));
+}
+
+/// Weights of four streams from sums over their blocks, and the weighted, normalised sum of the streams.
+fn site(d: u64) -> Graph {
+    let mut b = Builder::new("site");
+    let x = streams(&mut b, &[4, d]);
+    let f = b.cast(x, DType::F32).unwrap();
+    let w = b.weight("fn", plain(DType::Bf16, &[24, 4, d]));
+    let w = b.cast(w, DType::F32).unwrap();
+    let w = b.reshape(w, &[1, 24, 4, d].map(Dim::Fixed)).unwrap();
+    let wide = b.reshape(f, &rows(&[1, 4, d])).unwrap();
+    let products = b.binary(Binary::Mul, wide, w).unwrap();
+    let products = b.sum(products, 2).unwrap();
+    let products = b.reshape(products, &rows(&[24, d])).unwrap();
+    let z = over_blocks(&mut b, products, 24, d);
+    let z = b.reshape(z, &rows(&[24, d / 32])).unwrap();
+    let z = b.sum(z, 2).unwrap();
+    let z = b.reshape(z, &rows(&[24])).unwrap();
+    let pre = b.slice(z, 1, 0, 4).unwrap();
+    let pre = b.unary(Unary::Sigmoid, pre).unwrap();
+    let pre = b.reshape(pre, &rows(&[4, 1])).unwrap();
+    let u = b.binary(Binary::Mul, f, pre).unwrap();
+    let u = b.sum(u, 1).unwrap();
+    let u = b.reshape(u, &rows(&[d])).unwrap();
+    let u = b.cast(u, DType::Bf16).unwrap();
+    let y = common::norm(&mut b, u, "norm", d);
+    b.output("y", y);
+    b.output("maps", z);
+    b.finish()
+}
+
+/// Each row has a last workgroup of its own, which takes as long as that of a single row.
+#[test]
+fn rows_of_blocks_finish_apart() {
+    let (g, more) = exchanging(site(4096));
+    assert_eq!(more.iter().map(|v| block_sum(&g, *v).unwrap().of_block()).collect::<Vec<_>>(), [24]);
+    let of = |rows: u32| {
+        let s = schedule(&g, &bucket(rows)).unwrap();
+        assert!(s.finish().is_some() && s.describe().contains("the last workgroup of a row"), "{}", s.describe());
+        (s.workgroups(&bucket(rows)), kernel_cost(&g, &s, &bucket(rows), &GFX1201))
+    };
+    let ((few, one), (many, sixteen)) = (of(1), of(16));
+    assert_eq!((few, many), (128, 16 * 128));
+    let handover = GFX1201.release.value + GFX1201.arrive.value + GFX1201.acquire.value;
+    assert!(one.t0_ns > handover && sixteen.t0_ns == one.t0_ns, "{one:?} {sixteen:?}");
+    let finish = |c: &KernelCost| (c.traffic.copied_bytes, c.traffic.loaded_bytes, c.traffic.finish_ops);
+    assert_eq!(finish(&one), finish(&sixteen));
+    // The row's streams, the norm's weight, and what was exchanged.
+    assert_eq!(finish(&one).0, 4 * 4096 * 2 + 4096 * 2 + 24 * 128 * 4);
+    let weights = (24 * 4 * 4096 + 4096) * 2;
+    assert_eq!((one.traffic.restream_bytes, sixteen.traffic.restream_bytes), (0, 15 * weights));
+    // Rows without a counter are formed by rows.
+    assert!(matches!(schedule(&g, &bucket(FINISH_COUNTERS + 1)).unwrap().form, Form::Row { .. }));
+}
+
+/// A wider copy of what is given is formed again, not handed over, even where another kernel wants it stored.
+#[test]
+fn given_values_are_not_exchanged() {
+    let mut g = site(4096);
+    let wide = g.ids().find(|id| g.node(*id).op == Op::Cast(DType::F32)).unwrap();
+    g.outputs.push(("wide".into(), wide));
+    let (g, more) = exchanging(g);
+    let s = schedule(&g, &bucket(1)).unwrap();
+    assert_eq!(s.finish().unwrap().exchanged, more);
+    assert_eq!((more.len(), s.finish().unwrap().nodes.contains(&wide)), (1, true));
+}
+
+/// A site is one launch for any rows of a short step, and stores no wider copy of the streams.
+#[test]
+fn the_search_takes_a_site_as_one_kernel() {
+    let (body, _) = optimise(&site(4096), Numerics::Exact, &Limits::default()).unwrap();
+    for n in [1, 4, 16] {
+        let c = cover(&body, &bucket(n), &GFX1201, Strategy::Greedy, &CoverOptions::default()).unwrap();
+        let [kernel] = c.kernels.as_slice() else { panic!("{n}: {} kernels", c.kernels.len()) };
+        assert!(kernel.schedule.finish().is_some());
+        assert_eq!(kernel.graph.outputs.len(), 3, "y, the maps, and their sums over blocks");
+    }
 }
 
 /// Behind the matmul the sums cost less than a launch, for one row and for four.

@@ -7,13 +7,16 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 
 use common::{all, bucket};
+use unglue_ir::builder::Builder;
 use unglue_ir::graph::{Graph, ValueId};
 use unglue_ir::interp::draw::{Rng, draw, draw_weight};
 use unglue_ir::interp::{Batch, Dims, StateData, Tensor, WeightRef, eval_graph};
-use unglue_ir::op::Op;
+use unglue_ir::op::{Op, Unary};
+use unglue_ir::types::DType;
 use unglue_passes::cost::GFX1201;
 use unglue_passes::facts::Facts;
 use unglue_passes::kernel::Verdict;
+use unglue_passes::schedule::{Bucket, Fit, fit};
 use unglue_passes::{BodyCover, CoverOptions, Limits, Numerics, Strategy, Subject, Wish, cover, optimise, tie_ns};
 
 fn covered(body: &Graph, strategy: Strategy, rows: u32) -> BodyCover {
@@ -77,13 +80,18 @@ fn two_runs_are_equal() {
     }
 }
 
+/// gfx1201 with waves as long as they get: both covers of [`common::siblings`] pay for them.
+static LONG_WAVES: Fit = Fit { wave_bytes: None, ..fit::GFX1201 };
+
 /// Of kernels that stay apart, no join is as good as none; a join that is says what it loses.
 #[test]
 fn fewer_launches_win_a_tie() {
     let mut ties = 0;
     for body in all().into_iter().chain((1..=8).map(common::siblings)) {
+        let (body, _) = optimise(&body, Numerics::Exact, &Limits::default()).unwrap();
         for (strategy, rows) in [(Strategy::Greedy, 1), (Strategy::Exact, 1), (Strategy::Exact, 16)] {
-            let c = covered(&body, strategy, rows);
+            let bucket = Bucket { fit: &LONG_WAVES, ..bucket(rows) };
+            let c = cover(&body, &bucket, &GFX1201, strategy, &CoverOptions::default()).unwrap();
             let ns = |name: &str| c.kernels.iter().find(|k| k.name == name).unwrap().cost.total();
             for (kernel, r) in c.kernels.iter().flat_map(|k| k.rejected.iter().map(move |r| (k, r))) {
                 let Verdict::Cost { loss_ns } = r.verdict else { continue };
@@ -261,4 +269,23 @@ fn obstacles_name_ops_of_the_body() {
         }
     }
     assert!(named > 0, "no obstacle names an op");
+}
+
+/// Readers widen what they load; a copy that is a result has a kernel of its own.
+#[test]
+fn wider_copies_of_inputs_are_free() {
+    let body = |stored: bool| {
+        let mut b = Builder::new("wider");
+        let x = common::streams(&mut b, &[common::D]);
+        let f = b.cast(x, DType::F32).unwrap();
+        let y = b.unary(Unary::Neg, f).unwrap();
+        b.output("y", y);
+        if stored {
+            b.output("f", f);
+        }
+        b.finish()
+    };
+    let ops = |g: &Graph| Facts::new(g).ops().map(|id| g.node(id).op.name()).collect::<Vec<_>>();
+    assert_eq!(ops(&body(false)), ["neg"]);
+    assert_eq!(ops(&body(true)), ["cast", "neg"]);
 }

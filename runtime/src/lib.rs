@@ -26,8 +26,8 @@ pub use device::{ArgValue, BufferId, Code, Device, ListId, ListedLaunch, check_l
 pub use error::{FaultKind, RuntimeError};
 pub use layout::{Geometry, buffer_bytes, buffer_elements, grid};
 pub use session::{
-    AllReduceCallback, BlockOrder, BufferReader, Counters, Feed, Hook, LaunchEvent, LogitRows, Moment, SequenceState,
-    Session, SessionOptions, Snapshot, StepBatch, StepOutput, Value,
+    AllReduceCallback, BlockOrder, BufferReader, COUNTERS, Counters, Feed, Hook, LaunchEvent, LogitRows, Moment,
+    SequenceState, Session, SessionOptions, Snapshot, StepBatch, StepOutput, Value,
 };
 pub use weights::{WeightProvider, slice_tensor};
 pub use writer::{PartData, check_destination, write_bundle};

@@ -5,12 +5,10 @@ use std::sync::OnceLock;
 use unglue_runtime::Bundle;
 use unglue_runtime::manifest::Mem;
 
-use super::{EXPERTS, GPU, LAYERS, MOE_LAYERS, assert_budget, assert_fits, assert_waves, compiled};
+use super::{EXPERTS, GPU, LAUNCHES, LAYERS, MOE_LAYERS, assert_budget, assert_fits, assert_waves, compiled};
 
 const CONFIG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/models/configs/glm-5.3-flash-w4a16.json");
 const BUDGET: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/models/configs/glm-5.3-flash-w4a16.budget.json");
-/// Launches of a token: 7 or fewer for KDA and a dense MLP, 8 for KDA and experts, 13 for attention and experts, 4 ends.
-const LAUNCHES: usize = 416;
 
 fn bundle() -> &'static Bundle {
     static BUNDLE: OnceLock<Bundle> = OnceLock::new();

@@ -132,7 +132,7 @@ const PATTERN: u8 = 0xff;
 /// What outputs hold before: no NaN, which reading too far would give as well.
 const UNWRITTEN: u8 = 0xa5;
 /// Counters of grid finishes.
-const COUNTERS: usize = 16;
+const COUNTERS: usize = unglue_runtime::COUNTERS as usize;
 /// Buffers are filled up to a multiple of this: behind it a device can make accesses fault.
 const SLACK: usize = 64;
 

@@ -1,4 +1,4 @@
-//! Gate `b128`: weight rows are streamed by loads of 128 bits.
+//! Gate `b128`: weight rows are streamed by loads of 128 bits, or of as many as waves that share a row leave each lane.
 
 use crate::isa::Inst;
 
@@ -9,6 +9,8 @@ use crate::generate::Stream;
 
 /// Rows from here on hold 16 bytes for each lane.
 const WIDE_ROW: u64 = 512;
+/// Vector loads have whole words.
+const WORD: u32 = 4;
 
 /// Checks the streams of a kernel; `offsets` are those of its parameters in the kernel's arguments.
 ///
@@ -21,8 +23,8 @@ const WIDE_ROW: u64 = 512;
 /// # Errors
 /// The first load that streams narrowly.
 pub fn check(code: &Code, streams: &[Stream], offsets: &[u32]) -> Gate<()> {
-    let wide: Vec<Stream> =
-        streams.iter().copied().filter(|s| s.row_bytes >= WIDE_ROW && s.row_bytes.is_multiple_of(16)).collect();
+    let aligned = |s: &Stream| s.row_bytes >= WIDE_ROW && s.row_bytes.is_multiple_of(16) && s.lane_bytes >= WORD;
+    let wide: Vec<Stream> = streams.iter().copied().filter(aligned).collect();
     if wide.is_empty() {
         return Ok(());
     }
@@ -49,22 +51,30 @@ fn loads(code: &Code, i: usize) -> bool {
 fn stream_of(code: &Code, loops: &[Vec<bool>], stream: &Stream, loads: &[usize]) -> Gate<()> {
     let block_of = |i: usize| code.blocks.partition_point(|b| b.first <= i).saturating_sub(1);
     let (wide, narrow): (Vec<usize>, Vec<usize>) =
-        loads.iter().copied().partition(|&i| code.all[i].inst.name.ends_with("_b128"));
-    let cure = "load it by vectors of 16 bytes a lane, with one test for the whole vector";
+        loads.iter().copied().partition(|&i| bits(&code.all[i].inst.name) >= 8 * stream.lane_bytes);
+    let width = format!("b{}", 8 * stream.lane_bytes);
+    let cure = "load it by vectors of 16 bytes a lane, or of a wave's part of them, with one test for the whole vector";
     let what = format!("parameter {} in rows of {} bytes", stream.param, stream.row_bytes);
     if wide.is_empty() {
         let some = narrow.first().map_or_else(String::new, |&i| format!("; {} does", code.named(i)));
-        return failed("b128", format!("no b128 load streams {what}{some}"), cure);
+        return failed("b128", format!("no {width} load streams {what}{some}"), cure);
     }
     for &i in &narrow {
         let block = block_of(i);
         let moving = loops.iter().filter(|l| l[block] && moves(code, l, i));
         let innermost = moving.min_by_key(|l| l.iter().filter(|inside| **inside).count());
         if innermost.is_some_and(|l| !wide.iter().any(|&w| l[block_of(w)])) {
-            return failed("b128", format!("{} streams {what} in a loop without a b128 load", code.named(i)), cure);
+            let found = format!("{} streams {what} in a loop without a {width} load", code.named(i));
+            return failed("b128", found, cure);
         }
     }
     Ok(())
+}
+
+/// Bits that a load of whole words brings each lane; 0 for narrower ones.
+fn bits(name: &str) -> u32 {
+    let bits = name.rsplit_once("_b").and_then(|(_, bits)| bits.parse().ok()).unwrap_or(0);
+    if bits >= 8 * WORD { bits } else { 0 }
 }
 
 /// True if the loop writes registers of the load's address.

@@ -4,11 +4,13 @@ use std::collections::HashMap;
 
 use unglue_ir::graph::ValueId;
 use unglue_ir::types::Dim;
-use unglue_passes::schedule::{BLOCK, BlockSum, Blocks, Segment, block_sum, strip_reshapes};
+use unglue_passes::schedule::{BLOCK, BlockSum, Blocks, FINISH_COUNTERS, Segment, block_sum, strip_reshapes};
 
 use super::index::{Ix, flatten, unflatten};
 use super::{Gen, Kept, Res, StepScalar};
 use crate::kp::{Bin, Cmp, LANES, Val};
+
+const _: () = assert!(FINISH_COUNTERS as u64 <= unglue_runtime::COUNTERS, "each row that finishes apart has a counter");
 
 /// What workgroup memory holds of a value: of some rows, elements `first..first + width` of its last axis.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +48,11 @@ impl Gen<'_> {
             }
             let share = s.share_of_blocks(block, 1);
             let column = s.block_column(block);
-            s.block_sums(&f.sums, &share, column)
+            s.block_sums(&f.sums, &share, column)?;
+            match &f.finish {
+                Some(finish) => s.finish_stage_of_row(finish, f.blocks),
+                None => Ok(()),
+            }
         })
     }
 

@@ -1,4 +1,4 @@
-//! Finish stage of the skinny form: the last workgroup to arrive forms what needs whole rows.
+//! Finish stage of the skinny form and of that over blocks: the last workgroup to arrive forms what needs whole rows.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -37,10 +37,17 @@ impl Gen<'_> {
             }
             start += blocks;
         }
+        let first = self.b.i(0);
         if all {
-            return self.last_to_arrive(arrivals, |g| g.finish_rows(finish, rows));
+            return self.last_to_arrive((first, arrivals), |g| g.finish_rows(finish, rows));
         }
-        self.when(comes, |g| g.last_to_arrive(arrivals, |g| g.finish_rows(finish, rows)))
+        self.when(comes, |g| g.last_to_arrive((first, arrivals), |g| g.finish_rows(finish, rows)))
+    }
+
+    /// `arrivals` workgroups have stored parts of the current row; the last of them finishes it.
+    pub fn finish_stage_of_row(&mut self, finish: &Finish, arrivals: u64) -> Res<()> {
+        let row = self.row;
+        self.last_to_arrive((row, arrivals), |g| g.finishing(finish, |g| g.finish_row(finish)))
     }
 
     /// `from <= v < to`, uniform.
@@ -50,6 +57,28 @@ impl Gen<'_> {
     }
 
     fn finish_rows(&mut self, finish: &Finish, rows: Val) -> Res<()> {
+        let zero = self.b.i(0);
+        let each_row = |g: &mut Self| {
+            g.looped((zero, rows, 1), &[], |g, row, _| {
+                g.row = row;
+                g.finish_row(finish)?;
+                // The next row takes the same places.
+                g.b.barrier();
+                Ok(vec![])
+            })
+        };
+        self.finishing(finish, each_row).map(|_| ())
+    }
+
+    fn finish_row(&mut self, finish: &Finish) -> Res<()> {
+        for s in &finish.staged {
+            if finish.exchanged.contains(&s.node) { self.copy_exchanged(s)? } else { self.keep(s, 1)? }
+        }
+        finish.outputs.iter().try_for_each(|o| self.write_output(*o))
+    }
+
+    /// Runs `f` where values are formed from what was exchanged.
+    fn finishing<T>(&mut self, finish: &Finish, f: impl FnOnce(&mut Self) -> Res<T>) -> Res<T> {
         // Values of the workgroup's own outputs have no meaning for whole rows: every value is formed from what was
         // exchanged.
         let memo = std::mem::replace(&mut self.memo, vec![HashMap::new()]);
@@ -59,19 +88,9 @@ impl Gen<'_> {
             let exchanged = self.exchanged(v)?;
             self.kept.insert(v, exchanged);
         }
-        let zero = self.b.i(0);
-        let out = self.looped((zero, rows, 1), &[], |g, row, _| {
-            g.row = row;
-            for s in &finish.staged {
-                if finish.exchanged.contains(&s.node) { g.copy_exchanged(s)? } else { g.keep(s, 1)? }
-            }
-            finish.outputs.iter().try_for_each(|o| g.write_output(*o))?;
-            // The next row takes the same places.
-            g.b.barrier();
-            Ok(vec![])
-        });
+        let out = f(self);
         (self.memo, self.kept, self.row) = (memo, kept, own);
-        out.map(|_| ())
+        out
     }
 
     /// Where all rows of an exchanged value stand.

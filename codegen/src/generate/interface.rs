@@ -58,6 +58,8 @@ pub struct Stream {
     pub param: u32,
     /// Bytes of a row, which are contiguous.
     pub row_bytes: u64,
+    /// Bytes that a lane loads at once: 16, or the part of them that is left of a row that several waves share.
+    pub lane_bytes: u32,
 }
 
 /// Parameters in program order, made on first use.

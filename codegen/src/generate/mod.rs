@@ -21,7 +21,9 @@ mod scope;
 mod scores;
 mod select;
 mod skinny;
+mod split_k;
 mod state;
+mod strided;
 mod sums;
 mod tile_lines;
 mod tiles;
@@ -99,6 +101,8 @@ struct Gen<'a> {
     head: Option<(u64, Val)>,
     /// Lanes that have an element.
     mask: Option<Val>,
+    /// Where waves that share sums leave them.
+    exchange: Option<Place>,
     streams: BTreeSet<Stream>,
 }
 
@@ -126,6 +130,7 @@ pub fn generate(name: &str, g: &Graph, schedule: &Schedule, bucket: Bucket) -> R
         across: None,
         head: None,
         mask: None,
+        exchange: None,
         streams: BTreeSet::new(),
     };
     generator.iface.exchanged = finish::exchanged_outputs(g, schedule);
@@ -261,12 +266,12 @@ impl<'a> Gen<'a> {
         out
     }
 
-    /// Runs `body` in the last of `arrivals` workgroups to arrive at the first counter.
-    fn last_to_arrive(&mut self, arrivals: u64, body: impl FnOnce(&mut Self) -> Res<()>) -> Res<()> {
+    /// Runs `body` in the last of `arrivals` workgroups to arrive at counter `index`.
+    fn last_to_arrive(&mut self, (index, arrivals): (Val, u64), body: impl FnOnce(&mut Self) -> Res<()>) -> Res<()> {
         let Place::Buffer(counter) = self.iface.step(&mut self.b, StepBuffer::Counter) else {
             return self.fault(ValueId(0), "counters outside of a buffer");
         };
-        let (index, arrivals) = (self.b.i(0), self.b.i(arrivals as i64));
+        let arrivals = self.b.i(arrivals as i64);
         let mut b = std::mem::replace(&mut self.b, Builder::new("", 1));
         let out = b.grid_finish((counter, index, arrivals), |b| {
             std::mem::swap(&mut self.b, b);

@@ -168,7 +168,7 @@ impl Gen<'_> {
     }
 
     /// `v / by`, by a power of two.
-    fn shifted(&mut self, v: Val, by: u64) -> Val {
+    pub(super) fn shifted(&mut self, v: Val, by: u64) -> Val {
         if by == 1 {
             return v;
         }

@@ -19,8 +19,10 @@ use super::packed::{self, INT4_PER_WORD, Packed};
 use super::{Gen, Kept, Res, StepScalar};
 use crate::kp::{Addr, Bin, Bound, Cmp, LANES, Mem, Place, Val};
 
-/// Elements of a weight row that a wave loads at once: 8 components in each of 32 lanes.
-const CHUNK: u64 = 256;
+/// Elements of a weight row that a wave, or a set of waves, loads at once: 8 components in each of 32 lanes.
+pub(super) const CHUNK: u64 = 256;
+/// Bytes of 16-bit weights that a lane loads at once if no other wave has a part of the row.
+const LANE_BYTES: u32 = 16;
 /// Weights beyond this many elements are addressed with 64 bits: byte offsets stay inside 32 bits below it.
 const WIDE_ELEMENTS: u64 = 1 << 29;
 
@@ -32,22 +34,28 @@ pub(super) struct Lines {
     row_len: u64,
     row_bytes: u64,
     /// First element of the output's weight row is `base + n * row_len`.
-    weight_base: Option<Val>,
+    pub weight_base: Option<Val>,
     /// Scales of an int4 weight.
     packed: Option<Packed>,
     pub x: Place,
     /// First element of each unrolled row's operand.
     pub x_bases: Vec<Val>,
     /// The expert has a slot; `None` if there is no choice.
-    valid: Option<Val>,
+    pub valid: Option<Val>,
     wide: bool,
 }
 
-/// Position of a wave inside a segment.
-struct Span {
-    /// First output of the wave.
-    n0: Val,
-    rows: Vec<Val>,
+/// Position of a wave, or of a set of waves that share sums, inside a segment.
+pub(super) struct Span {
+    /// Its first output.
+    pub n0: Val,
+    pub rows: Vec<Val>,
+}
+
+/// The part of each 256 inputs that a wave takes: `vec` of them in each lane, from `first` on.
+pub(super) struct Strip {
+    pub first: Val,
+    pub vec: u8,
 }
 
 impl Gen<'_> {
@@ -115,20 +123,21 @@ impl Gen<'_> {
     fn segments(&mut self, s: &Skinny, rows: Val) -> Res<()> {
         let block = self.group(0);
         let mut start = 0u64;
+        self.reserve_exchange(s);
         for segment in &s.segments {
             let blocks = Skinny::blocks(segment, self.b.waves());
             let mine = self.in_range(block, start, start + blocks);
             let lo = self.b.i(start as i64);
             self.when(mine, |g| {
                 let local = g.b.sub(block, lo);
-                let waves = g.b.i(i64::from(g.b.waves()));
-                let wave = g.b.wave();
-                let number = g.b.mul(local, waves);
-                let number = g.b.add(number, wave);
+                let sets = g.b.i(i64::from(g.b.waves() / segment.split_k));
+                let set = g.set_number(segment.split_k);
+                let number = g.b.mul(local, sets);
+                let number = g.b.add(number, set);
                 let per = g.b.i(i64::from(segment.outputs_per_wave));
                 let n0 = g.b.mul(number, per);
-                if !segment.block_sums.is_empty() {
-                    // All waves have outputs: a workgroup has whole blocks.
+                if !segment.block_sums.is_empty() || segment.split_k > 1 {
+                    // All waves meet. A workgroup has whole blocks; sets of waves past the end repeat the last output.
                     return g.wave_rows(s, segment, n0, rows);
                 }
                 let inside = g.is(Cmp::Lt, n0, segment.n as i64);
@@ -163,6 +172,9 @@ impl Gen<'_> {
     }
 
     fn wave_outputs(&mut self, s: &Skinny, segment: &Segment, span: &Span) -> Res<()> {
+        if segment.split_k > 1 {
+            return self.split_outputs(s, segment, span);
+        }
         let mut sums: HashMap<ValueId, Vec<Vec<Val>>> = HashMap::new();
         for &anchor in &segment.anchors {
             let choices = match self.g.node(anchor).op {
@@ -171,7 +183,7 @@ impl Gen<'_> {
             };
             let per_choice = (0..choices)
                 .map(|j| {
-                    let j = segment.inner_choices.map(|_| j);
+                    let j = segment.inner_choices.map(|_| Ix::Const(j));
                     self.anchor_sums(s, segment, span, anchor, j)
                 })
                 .collect::<Res<Vec<_>>>()?;
@@ -219,7 +231,7 @@ impl Gen<'_> {
         segment: &Segment,
         span: &Span,
         anchor: ValueId,
-        j: Option<u64>,
+        j: Option<Ix>,
     ) -> Res<Vec<Val>> {
         match self.g.node(anchor).op {
             Op::Reduce { axis, .. } => self.row_sums(span, anchor, axis),
@@ -229,16 +241,14 @@ impl Gen<'_> {
             }
             _ => {
                 let lines = self.lines(s.y, span, anchor, j)?;
-                match lines.valid {
-                    None => self.lane_sums(segment, span, &lines),
-                    Some(valid) => self.valid_sums(segment, span, &lines, valid),
-                }
+                self.valid_sums(segment, span, &lines)
             }
         }
     }
 
-    /// Sums of an expert that may have no slot: zeros then, and no access.
-    fn valid_sums(&mut self, segment: &Segment, span: &Span, lines: &Lines, valid: Val) -> Res<Vec<Val>> {
+    /// Sums of an expert that may have no slot, zeros and no access then, or of a contraction without choice.
+    pub(super) fn valid_sums(&mut self, segment: &Segment, span: &Span, lines: &Lines) -> Res<Vec<Val>> {
+        let Some(valid) = lines.valid else { return self.lane_sums(segment, span, lines) };
         let one = self.choose(
             valid,
             |g| Ok(g.lane_sums(segment, span, lines)?[0]),
@@ -267,7 +277,7 @@ impl Gen<'_> {
     }
 
     /// Finds weight and operand of an anchor.
-    fn lines(&mut self, y: YAxis, span: &Span, anchor: ValueId, j: Option<u64>) -> Res<Lines> {
+    pub(super) fn lines(&mut self, y: YAxis, span: &Span, anchor: ValueId, j: Option<Ix>) -> Res<Lines> {
         let args = self.g.node(anchor).args.clone();
         let w = *args.last().unwrap_or(&anchor);
         let shape: Vec<u64> = self.dims(w)?;
@@ -277,8 +287,8 @@ impl Gen<'_> {
         let packed = self.packed(strip_reshapes(self.g, w));
         let row_len = if packed.is_some() { k / INT4_PER_WORD } else { k };
         let elements = shape.iter().product::<u64>() / k.max(1) * row_len;
-        let choice = match (j, y) {
-            (Some(j), _) => self.b.i(j as i64),
+        let choice = match (j.and_then(|j| j.uniform(&mut self.b)), y) {
+            (Some(j), _) => j,
             (None, YAxis::Choices(_) | YAxis::Heads(_)) => self.group(1),
             _ => self.b.i(0),
         };
@@ -330,12 +340,7 @@ impl Gen<'_> {
 
     /// Contraction along contiguous weight rows, in the `lanes` order.
     fn lane_sums(&mut self, segment: &Segment, span: &Span, lines: &Lines) -> Res<Vec<Val>> {
-        // Shorter rows have no whole vector of all lanes: their elements are loaded one by one.
-        if let Place::Buffer(param) = lines.weight
-            && lines.row_len >= if lines.packed.is_some() { packed::WORDS } else { CHUNK }
-        {
-            self.streams.insert(Stream { param, row_bytes: lines.row_bytes });
-        }
+        self.insert_stream(lines, 1);
         let zero = self.b.f(0.0);
         let init: Vec<Val> = span.rows.iter().map(|_| self.b.splat(zero, 1)).collect();
         let (start, end) = (self.b.i(0), self.b.i(i64::from(segment.outputs_per_wave)));
@@ -362,6 +367,16 @@ impl Gen<'_> {
         })
     }
 
+    /// Notes a weight whose rows sets of `waves` waves stream together. Shorter rows have no whole vector of all lanes: their
+    /// elements are loaded one by one.
+    pub(super) fn insert_stream(&mut self, lines: &Lines, waves: u32) {
+        if let Place::Buffer(param) = lines.weight
+            && lines.row_len >= if lines.packed.is_some() { packed::WORDS } else { CHUNK }
+        {
+            self.streams.insert(Stream { param, row_bytes: lines.row_bytes, lane_bytes: LANE_BYTES / waves });
+        }
+    }
+
     /// For each of some outputs, its sums for all unrolled rows, uniform.
     fn output_sums(&mut self, lines: &Lines, outputs: &[Val]) -> Res<Vec<Vec<Val>>> {
         let bases: Vec<Val> = outputs.iter().map(|&n| self.weight_row(lines, n)).collect();
@@ -384,6 +399,7 @@ impl Gen<'_> {
             n,
             outputs_per_wave: per,
             outputs_at_once: 1,
+            split_k: 1,
             inner_choices: None,
             block_sums: vec![],
             tiles: vec![],
@@ -406,7 +422,7 @@ impl Gen<'_> {
         Ok(())
     }
 
-    fn weight_row(&mut self, lines: &Lines, n: Val) -> Val {
+    pub(super) fn weight_row(&mut self, lines: &Lines, n: Val) -> Val {
         let wide = lines.wide || lines.weight_base.is_some_and(|v| self.b.ty(v).elem() == crate::kp::Elem::I64);
         let offset = if wide {
             self.scaled(n, lines.row_len)
@@ -424,110 +440,58 @@ impl Gen<'_> {
         }
     }
 
-    /// Outputs whose weight rows start at `rows`, for all unrolled rows of the operand. Their rows are streamed at the same
-    /// time: each piece of the operand is loaded and widened once for all of them.
+    /// Outputs whose weight rows start at `rows`, for all unrolled rows of the operand.
     fn dot_products(&mut self, lines: &Lines, rows: &[Val]) -> Res<Vec<Vec<Val>>> {
-        let zero = self.b.f(0.0);
-        let chains = rows.len() * lines.x_bases.len();
-        let mut acc: Vec<Val> = (0..chains).map(|_| self.b.splat(zero, 8)).collect();
-        let full = lines.k / CHUNK * CHUNK;
-        if full > 0 {
-            let (start, end) = (self.b.i(0), self.b.i(full as i64));
-            acc = self
-                .looped((start, end, CHUNK as i64), &acc, |g, c, acc| Ok(g.chunk(lines, rows, c, Bound::All, acc)))?;
-        }
-        if full < lines.k {
-            let c = self.b.i(full as i64);
-            let rest = self.b.i((lines.k - full) as i64);
-            acc = self.chunk(lines, rows, c, Bound::Count(rest), &acc);
-        }
+        let strip = Strip { first: self.b.i(0), vec: 8 };
+        let acc = self.chains(lines, rows, &strip)?;
         let sums: Vec<Val> = acc.into_iter().map(|v| self.lanes_total(v)).collect();
         Ok(sums.chunks(lines.x_bases.len()).map(<[Val]>::to_vec).collect())
     }
 
+    /// Chains of the outputs whose weight rows start at `rows`, by output, then by row of the operand. Their rows are
+    /// streamed at the same time: each piece of the operand is loaded and widened once for all of them.
+    pub(super) fn chains(&mut self, lines: &Lines, rows: &[Val], strip: &Strip) -> Res<Vec<Val>> {
+        let zero = self.b.f(0.0);
+        let chains = rows.len() * lines.x_bases.len();
+        let mut acc: Vec<Val> = (0..chains).map(|_| self.b.splat(zero, strip.vec)).collect();
+        let full = lines.k / CHUNK * CHUNK;
+        if full > 0 {
+            let (start, end) = (self.b.i(0), self.b.i(full as i64));
+            acc = self.looped((start, end, CHUNK as i64), &acc, |g, c, acc| {
+                Ok(g.chunk(lines, rows, (c, strip), Bound::All, acc))
+            })?;
+        }
+        if full < lines.k {
+            let c = self.b.i(full as i64);
+            let rest = self.b.i((lines.k - full) as i64);
+            let rest = self.b.sub(rest, strip.first);
+            acc = self.chunk(lines, rows, (c, strip), Bound::Count(rest), &acc);
+        }
+        Ok(acc)
+    }
+
     /// Adds the products of one piece: chains by output, then by row.
-    fn chunk(&mut self, lines: &Lines, rows: &[Val], c: Val, bound: Bound, acc: &[Val]) -> Vec<Val> {
+    fn chunk(&mut self, lines: &Lines, rows: &[Val], (c, strip): (Val, &Strip), bound: Bound, acc: &[Val]) -> Vec<Val> {
+        let c = self.b.add(c, strip.first);
         let mut weights = Vec::new();
         for &row in rows {
             let Addr::Uniform { base } = Ix::uni(c).address(Some(row), &mut self.b) else { return acc.to_vec() };
-            weights.push(self.b.load(lines.weight, Addr::Contig { base }, bound, 8));
+            weights.push(self.b.load(lines.weight, Addr::Contig { base }, bound, strip.vec));
         }
         let operands: Vec<Val> = lines
             .x_bases
             .iter()
             .map(|&x| {
                 let base = self.b.add(x, c);
-                self.b.load(lines.x, Addr::Contig { base }, bound, 8)
+                self.b.load(lines.x, Addr::Contig { base }, bound, strip.vec)
             })
             .collect();
         let pairs = weights.iter().flat_map(|&w| operands.iter().map(move |&x| (w, x)));
         pairs.zip(acc).map(|((w, x), &a)| self.b.fma(x, w, a)).collect()
     }
 
-    /// Contraction along the slow weight axis: one output a lane, `chains` chains in each.
-    fn strided_sums(&mut self, segment: &Segment, span: &Span, lines: &Lines, chains: u64) -> Res<Vec<Val>> {
-        let zero = self.b.f(0.0);
-        let rows = span.rows.len();
-        let init: Vec<Val> = (0..rows * chains as usize).map(|_| self.b.splat(zero, 1)).collect();
-        let outer = self.mask;
-        self.mask_below(Ix::Seq { base: span.n0, aligned: true }, segment.n);
-        let full = lines.k / chains * chains;
-        let (start, end) = (self.b.i(0), self.b.i(full as i64));
-        let mut acc = self.looped((start, end, chains as i64), &init, |g, k0, acc| {
-            let mut out = acc.to_vec();
-            for c in 0..chains {
-                let c0 = g.b.i(c as i64);
-                let k = g.b.add(k0, c0);
-                g.strided_step(segment, span, lines, k, c as usize, chains as usize, &mut out);
-            }
-            Ok(out)
-        })?;
-        for k in full..lines.k {
-            let c = (k % chains) as usize;
-            let k = self.b.i(k as i64);
-            self.strided_step(segment, span, lines, k, c, chains as usize, &mut acc);
-        }
-        if full < lines.k {
-            // Chains without a term in the last round add +0.
-            for c in (lines.k - full) as usize..chains as usize {
-                for r in 0..rows {
-                    let slot = &mut acc[r * chains as usize + c];
-                    *slot = self.b.bin(Bin::Add, *slot, zero);
-                }
-            }
-        }
-        self.mask = outer;
-        Ok((0..rows).map(|r| self.strided_total(&acc[r * chains as usize..(r + 1) * chains as usize])).collect())
-    }
-
-    #[allow(clippy::too_many_arguments, reason = "the innermost step of one template")]
-    fn strided_step(
-        &mut self,
-        segment: &Segment,
-        span: &Span,
-        lines: &Lines,
-        k: Val,
-        c: usize,
-        chains: usize,
-        acc: &mut [Val],
-    ) {
-        let line = self.b.i(segment.n as i64);
-        let offset = self.b.mul(k, line);
-        let base = match lines.weight_base {
-            Some(b) => self.b.add(b, offset),
-            None => offset,
-        };
-        let w = self.load(lines.weight, Some(base), Ix::Seq { base: span.n0, aligned: true });
-        for (r, &x) in lines.x_bases.iter().enumerate() {
-            let at = self.b.add(x, k);
-            let x = self.b.load_uniform(lines.x, at);
-            let slot = &mut acc[r * chains + c];
-            *slot = self.b.fma(x, w, *slot);
-        }
-    }
-
     /// Forms the segment's outputs from the lanes' sums, for the current row.
-    fn epilogue(&mut self, s: &Skinny, segment: &Segment, n0: Val) -> Res<()> {
+    pub(super) fn epilogue(&mut self, s: &Skinny, segment: &Segment, n0: Val) -> Res<()> {
         let outer = self.mask;
         let at = Ix::Seq { base: n0, aligned: segment.outputs_per_wave == 32 };
         self.mask_outputs(segment, at);

@@ -216,7 +216,7 @@ impl Gen<'_> {
             None => (Lie::Along, k),
         };
         if let (Place::Buffer(param), Lie::Along, true) = (from, lie, k.is_multiple_of(VECTOR)) {
-            self.streams.insert(Stream { param, row_bytes: k * mem.bytes() });
+            self.streams.insert(Stream { param, row_bytes: k * mem.bytes(), lane_bytes: 16 });
         }
         let (end, Some(&to)) = (self.b.i(n as i64), at.arrays.w.get(number)) else {
             return self.fault(w, "more weights than arrays");

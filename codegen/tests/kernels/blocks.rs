@@ -18,7 +18,7 @@ fn over_blocks(b: &mut Builder, x: ValueId, count: u64, d: u64) -> ValueId {
 }
 
 /// `m` projections of x `[R, n, d]` and its square sum, over blocks.
-fn sums_of(b: &mut Builder, x: ValueId, (n, d): (u64, u64), m: u64) -> (ValueId, ValueId) {
+pub fn sums_of(b: &mut Builder, x: ValueId, (n, d): (u64, u64), m: u64) -> (ValueId, ValueId) {
     let x = f32_of(b, x);
     let square = bin(b, Binary::Mul, x, x);
     let square = b.reshape(square, &[R, f(1), f(n), f(d)]).unwrap();

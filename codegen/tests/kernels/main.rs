@@ -10,6 +10,8 @@ mod finishes;
 mod int4;
 mod packed_bodies;
 mod router;
+mod sites;
+mod split_k;
 mod tile_bodies;
 mod tiles;
 
@@ -147,7 +149,7 @@ fn sinkhorn() {
 
 #[test]
 fn hyper_connection_finish() {
-    all_buckets("finish", &bodies::hyper_finish(4, 96), 0);
+    all_buckets("finish", &sites::hyper_finish(4, 96), 0);
 }
 
 #[test]
@@ -171,7 +173,7 @@ fn skinny_prologue() {
     run("norm_matmul_r1", &bodies::norm_matmul(96, 130), 1, 0);
     run("norm_matmul_r4", &bodies::norm_matmul(96, 130), 4, 0);
     run("norm_matmul_r16", &bodies::norm_matmul(96, 130), 16, 0);
-    run("finish_matmul_r1", &bodies::finish_matmul(4, 96, 50), 1, 0);
+    run("finish_matmul_r1", &sites::finish_matmul(4, 96, 50), 1, 0);
 }
 
 /// A normalised row takes the place of the row that it was formed from, unless that one is needed again.
@@ -241,6 +243,16 @@ fn sums_over_blocks_alone() {
     }
 }
 
+/// 3 and 35 blocks, an even number of streams and an odd one.
+#[test]
+fn sites_are_finished_row_by_row() {
+    for (name, g) in [("site", sites::site(4, 96)), ("site_wide", sites::site(3, 1120))] {
+        let schedule = Made::new(name, &g, 4, 0).schedule;
+        assert!(matches!(schedule.form, Form::Blocks(_)) && schedule.finish().is_some(), "{}", schedule.describe());
+        all_buckets(name, &g, 0);
+    }
+}
+
 /// Which workgroup comes last differs from launch to launch; the bits do not.
 #[test]
 fn finishes_on_many_threads() {
@@ -248,6 +260,7 @@ fn finishes_on_many_threads() {
         ("gate", finishes::gate_router(70, 288, 8)),
         ("beside", finishes::router_beside_experts(96, 288, 8)),
         ("best", finishes::head_best(40, 5000)),
+        ("site", sites::site(4, 96)),
     ] {
         let made = Made::new(name, &g, 4, 0);
         let mut cpu = made.cpu(8);

@@ -105,12 +105,8 @@ pub fn norms(n: u64, act: DType, rms_eps: f32, layer_eps: f32, l2_eps: f32) -> R
 pub fn layer(c: &Config, kinds: Layer, act: DType, selection: Selection) -> Result<Built, ModelError> {
     built("layer", act, |m| {
         let mut x = m.activation("streams", &[c.hc.streams, c.hc.width]);
-        let sites =
-            [(Site::Attention(kinds.attention), "hc_attn_fn"), (Site::FeedForward(kinds.feed_forward), "hc_ffn_fn")];
-        for (kind, role) in sites {
-            let fn_weight = m.bf16_weight(role, &[c.hc.maps(), c.hc.flat()]);
-            let sums = hc::sums(m, &c.hc, x, fn_weight)?;
-            x = site(m, c, kind, x, sums, selection)?;
+        for kind in [Site::Attention(kinds.attention), Site::FeedForward(kinds.feed_forward)] {
+            x = site(m, c, kind, x, selection)?;
         }
         m.b.output("streams", x);
         Ok(())

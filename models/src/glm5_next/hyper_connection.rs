@@ -1,6 +1,5 @@
-//! mHC, the manifold-constrained hyper-connection (specification section 5), cut inside its grid-wide sums z = fn . f and
-//! sq = sum f^2: they are summed over blocks of the width first, so that whoever forms a block of the streams can form its
-//! share. A body receives the blocks' sums of its streams, finishes them, and leaves those of its result for the next site.
+//! mHC, the manifold-constrained hyper-connection (specification section 5). Its grid-wide sums z = fn . f and sq = sum f^2
+//! are summed over blocks of the width first, so that many workgroups can have a share of them each, then over the blocks.
 
 use unglue_ir::IrError;
 use unglue_ir::builder::Builder;

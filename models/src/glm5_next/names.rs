@@ -64,16 +64,11 @@ const ENDS: &[(&str, &str)] = &[
 const EXPERTS: &[(&str, &str)] =
     &[("expert_gate", "gate_proj"), ("expert_up", "up_proj"), ("expert_down", "down_proj")];
 
-/// The role under which a body holds the next layer's first mHC projection.
-pub const NEXT_FN: &str = "next_hc_attn_fn";
-
 /// How one call of a body is linked.
 #[derive(Clone, Copy, Debug)]
 pub struct Names<'a> {
     pub config: &'a Config,
     pub layer: Option<u32>,
-    /// The layer whose first mHC projection the body needs: the one after this call.
-    pub next: Option<u32>,
 }
 
 impl Link for Names<'_> {
@@ -82,9 +77,6 @@ impl Link for Names<'_> {
     }
 
     fn weight(&self, role: &str, ty: &TensorType) -> Option<WeightDecl> {
-        if role == NEXT_FN {
-            return layer_weight(self.config, self.next?, "hc_attn_fn", ty);
-        }
         if let Some((_, tensor)) = ENDS.iter().find(|(r, _)| *r == role) {
             let sources = vec![whole((*tensor).into(), ty.dtype()?, &extents(ty)?)];
             return Some(WeightDecl { name: role.into(), ty: ty.clone(), sources });

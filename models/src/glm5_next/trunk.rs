@@ -1,5 +1,5 @@
-//! The trunk as calls of bodies. A layer is two calls, attention then feed-forward; each finishes the mHC sums that it
-//! receives by blocks, runs its block, and leaves the next streams with the next site's sums. `begin` makes the first ones.
+//! The trunk as calls of bodies. A layer is two calls, attention then feed-forward; each forms the mHC maps of the streams
+//! that it receives, runs its block, and leaves the next streams. `begin` makes the first ones.
 
 use std::ops::RangeInclusive;
 
@@ -15,7 +15,7 @@ use crate::maths::{Maths, V, led};
 
 use super::config::{Attention, Config, FeedForward};
 use super::dsa::{self, Selection};
-use super::names::{NEXT_FN, Names, PREFIX, VISION};
+use super::names::{Names, PREFIX, VISION};
 use super::{feed_forward, hyper_connection as hc, kda};
 
 /// What to build of a config.
@@ -51,8 +51,6 @@ impl Site {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Variant {
     pub site: Site,
-    /// No site follows: no sums.
-    pub last: bool,
     /// The mean over the streams is a result.
     pub aux: bool,
 }
@@ -66,8 +64,7 @@ impl Variant {
             Site::FeedForward(FeedForward::Dense) => "dense",
             Site::FeedForward(FeedForward::Moe) => "moe",
         };
-        let (last, aux) = (if self.last { "_last" } else { "" }, if self.aux { "_aux" } else { "" });
-        format!("{kind}{last}{aux}")
+        format!("{kind}{}", if self.aux { "_aux" } else { "" })
     }
 }
 
@@ -81,19 +78,17 @@ pub fn trunk(config: &Config, options: &BuildOptions) -> Result<Trunk, ModelErro
     let act = options.dtype.dtype();
     let mut a = Assembly::new("glm5_next");
 
-    let first = layers.first().copied();
     let body = a.body("begin", || built("begin", act, |m| begin(m, config)))?;
-    let mut call = a.call(body, None, &Names { config, layer: None, next: first })?;
-    for (i, &layer) in layers.iter().enumerate() {
-        let next = layers.get(i + 1).copied();
+    let mut call = a.call(body, None, &Names { config, layer: None })?;
+    for &layer in &layers {
         let kinds = config.layers[layer as usize];
-        let attention = Variant { site: Site::Attention(kinds.attention), last: false, aux: false };
+        let attention = Variant { site: Site::Attention(kinds.attention), aux: false };
         let aux = options.aux.contains(&layer);
-        let ffn = Variant { site: Site::FeedForward(kinds.feed_forward), last: next.is_none(), aux };
+        let ffn = Variant { site: Site::FeedForward(kinds.feed_forward), aux };
         for variant in [attention, ffn] {
             let name = variant.name();
             let body = a.body(&name, || built(&name, act, |m| layer_body(m, config, variant)))?;
-            call = a.call(body, Some(call), &Names { config, layer: Some(layer), next })?;
+            call = a.call(body, Some(call), &Names { config, layer: Some(layer) })?;
             for result in ["indexer_ids", "router_ids", "router_weights"] {
                 a.output(call, result, format!("layer{layer}.{result}"));
             }
@@ -102,7 +97,7 @@ pub fn trunk(config: &Config, options: &BuildOptions) -> Result<Trunk, ModelErro
         a.output(call, "aux", format!("aux.layer{layer}"));
     }
     let body = a.body("end", || built("end", act, |m| end(m, config)))?;
-    let last = a.call(body, Some(call), &Names { config, layer: None, next: None })?;
+    let last = a.call(body, Some(call), &Names { config, layer: None })?;
     for result in ["final_hidden", "logits", "argmax"] {
         a.output(last, result, result.into());
     }
@@ -180,7 +175,7 @@ pub(super) fn built(
     Ok(m.into())
 }
 
-/// X = n copies of the token's embedding, and the first site's sums.
+/// X = n copies of the token's embedding.
 fn begin(m: &mut Maths, c: &Config) -> Result<(), IrError> {
     let ids = m.i32_input("ids", vec![Dim::Rows], Domain::Below(c.vocab));
     let table = m.bf16_weight("embed_tokens", &[c.vocab, c.hc.width]);
@@ -189,46 +184,26 @@ fn begin(m: &mut Maths, c: &Config) -> Result<(), IrError> {
     let e = m.view(e, &[1, c.hc.width])?;
     let x = m.b.add(Op::Broadcast(led(Dim::Rows, &[c.hc.streams, c.hc.width])), &[e])?;
     m.b.output("streams", x);
-    next_sums(m, c, x, NEXT_FN)
-}
-
-/// The streams' sums over blocks for the next site, with its projection.
-fn next_sums(m: &mut Maths, c: &Config, x: ValueId, role: &str) -> Result<(), IrError> {
-    let fn_weight = m.bf16_weight(role, &[c.hc.maps(), c.hc.flat()]);
-    let (z, sq) = hc::sums(m, &c.hc, x, fn_weight)?;
-    m.b.output("z", z);
-    m.b.output("sq", sq);
     Ok(())
 }
 
-/// One body of a layer: finish, collapse, norm, block, post, next sums.
+/// One body of a layer: maps, collapse, norm, block, post.
 fn layer_body(m: &mut Maths, c: &Config, v: Variant) -> Result<(), IrError> {
     let x = m.activation("streams", &[c.hc.streams, c.hc.width]);
-    let z = m.f32_input("z", &[c.hc.maps() * c.hc.blocks()], Domain::Normal);
-    let sq = m.f32_input("sq", &[c.hc.blocks()], Domain::Unit);
-    let x = site(m, c, v.site, x, (z, sq), Selection::Computed)?;
+    let x = site(m, c, v.site, x, Selection::Computed)?;
     m.b.output("streams", x);
     if v.aux {
         let mean = hc::mean(m, &c.hc, x)?;
         m.b.output("aux", mean);
     }
-    match v.site {
-        Site::Attention(_) => next_sums(m, c, x, "hc_ffn_fn"),
-        Site::FeedForward(_) if v.last => Ok(()),
-        Site::FeedForward(_) => next_sums(m, c, x, NEXT_FN),
-    }
+    Ok(())
 }
 
-/// One site: streams and their sums -> next streams.
-pub(super) fn site(
-    m: &mut Maths,
-    c: &Config,
-    site: Site,
-    x: ValueId,
-    (z, sq): (ValueId, ValueId),
-    selection: Selection,
-) -> V {
+/// One site: streams -> next streams.
+pub(super) fn site(m: &mut Maths, c: &Config, site: Site, x: ValueId, selection: Selection) -> V {
     let tag = site.tag();
+    let fn_weight = m.bf16_weight(&format!("hc_{tag}_fn"), &[c.hc.maps(), c.hc.flat()]);
+    let (z, sq) = hc::sums(m, &c.hc, x, fn_weight)?;
     let base = m.f32_weight(&format!("hc_{tag}_base"), &[c.hc.maps()]);
     let scale = m.f32_weight(&format!("hc_{tag}_scale"), &[3]);
     let mix = hc::finish(m, &c.hc, z, sq, base, scale)?;

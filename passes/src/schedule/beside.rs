@@ -8,8 +8,8 @@ use unglue_ir::op::Op;
 
 use super::stage::{Place, Staged};
 use super::{
-    Bucket, Form, Obstacle, Products, ROW_WAVES, Schedule, is_leaf, is_view, row_elements, schedule_one, skinny,
-    special,
+    Bucket, Form, Obstacle, Products, ROW_WAVES, SKINNY_WAVES, Schedule, is_leaf, is_view, row_elements, schedule_one,
+    skinny, special,
 };
 
 /// Bytes of workgroup memory that all sections' staged values may take together: eight workgroups of four waves fit a
@@ -63,8 +63,8 @@ pub fn schedule(g: &Graph, bucket: &Bucket) -> Result<Schedule, Obstacle> {
         sections.extend(sections_of(g, kind, group, bucket)?);
     }
     check_states(g, &sections)?;
-    let waves = common_waves(&mut sections)?;
-    check_memory(&sections)?;
+    let waves = common_waves(&mut sections, bucket)?;
+    check_memory(g, &sections)?;
     // The fewest workgroups first: they have the most to do each.
     sections.sort_by_key(|s| (s.workgroups(), s.values.first().copied()));
     let mut first = 0;
@@ -194,24 +194,51 @@ fn check_states(g: &Graph, sections: &[Section]) -> Result<(), Obstacle> {
     Ok(())
 }
 
-/// Rows take as many waves as the others have, which must agree. No section has a grid rule of its own.
-fn common_waves(sections: &mut [Section]) -> Result<u32, Obstacle> {
-    let is_row = |s: &Section| matches!(s.schedule.form, Form::Row { .. });
-    let mut fixed = sections.iter().filter(|s| !is_row(s)).map(|s| s.schedule.waves);
-    let waves = fixed.next().unwrap_or(ROW_WAVES);
-    if let Some(other) = fixed.find(|w| *w != waves) {
+/// The fewest and the most waves of a workgroup that a section may have beside others; none for rows, which take any.
+fn waves_of(s: &Section) -> Option<(u32, u32)> {
+    let waves = s.schedule.waves;
+    match &s.schedule.form {
+        Form::Row { .. } => None,
+        Form::Skinny(form) if form.shares_only_operands(&s.schedule) => {
+            let least = form.segments.iter().map(|x| x.split_k).max().unwrap_or(1).max(SKINNY_WAVES);
+            Some((least, waves.min(ROW_WAVES).max(least)))
+        }
+        _ => Some((waves, waves)),
+    }
+}
+
+/// Rows take as many waves as the others have, which must agree; matmuls dealt to short waves take what the others leave
+/// them. No section has a grid rule of its own.
+fn common_waves(sections: &mut [Section], bucket: &Bucket) -> Result<u32, Obstacle> {
+    let known: Vec<(u32, u32)> = sections.iter().filter_map(waves_of).collect();
+    let fixed = known.iter().find(|(least, most)| least == most).or(known.iter().max_by_key(|(_, most)| *most));
+    let waves = fixed.map_or(ROW_WAVES, |(_, most)| *most);
+    let fits = |least: u32, most: u32| if least == most { most == waves } else { least <= waves };
+    if let Some((_, other)) = known.iter().find(|(least, most)| !fits(*least, *most)) {
         return Err(Obstacle::new("beside-waves", format!("workgroups of {waves} and of {other} waves")));
     }
     if sections.iter().filter(|s| s.schedule.finish().is_some()).count() > 1 {
         return Err(Obstacle::new("beside-finish", "two finish stages would count arrivals at one counter"));
     }
-    for s in sections.iter_mut().filter(|s| is_row(s)) {
+    for s in sections.iter_mut() {
         s.schedule.waves = waves;
+        s.grid = s.schedule.grid().map(|axis| axis.value(bucket));
     }
     Ok(waves)
 }
 
-fn check_memory(sections: &[Section]) -> Result<(), Obstacle> {
+/// Bytes of workgroup memory where waves that share sums leave them.
+fn exchanged(g: &Graph, s: &Section) -> u64 {
+    let Form::Skinny(form) = &s.schedule.form else { return 0 };
+    if form.segments.iter().all(|x| x.split_k == 1) {
+        return 0;
+    }
+    let graph = s.graph(g);
+    let bytes = form.segments.iter().map(|x| x.exchange_bytes(&graph, u64::from(form.row_unroll), s.schedule.waves));
+    bytes.max().unwrap_or(0)
+}
+
+fn check_memory(g: &Graph, sections: &[Section]) -> Result<(), Obstacle> {
     let rows = |s: &Section| match &s.schedule.form {
         Form::Skinny(form) => form.rows_kept.max(1),
         _ => 1,
@@ -222,7 +249,7 @@ fn check_memory(sections: &[Section]) -> Result<(), Obstacle> {
     };
     let own = |s: &Section| {
         let one = s.schedule.staged.iter().fold(0u64, |sum, v| sum.saturating_add(of(v)));
-        one.saturating_mul(rows(s))
+        one.saturating_mul(rows(s)).saturating_add(exchanged(g, s))
     };
     let bytes = sections.iter().fold(0u64, |sum, s| sum.saturating_add(own(s)));
     let most = sections.iter().map(own).max().unwrap_or(0);

@@ -11,10 +11,17 @@ use unglue_ir::op::{Op, ReduceKind};
 use unglue_ir::order::Order;
 use unglue_ir::types::{DType, Dim};
 
+use super::finish::{self, Finish, Parts};
 use super::skinny::Label;
 use super::stage::{is_wide_max, is_wide_sum};
-use super::{Bucket, Form, Obstacle, Products, SKINNY_WAVES, Schedule, is_leaf, is_view, row, strip_reshapes};
+use super::{
+    Bucket, Form, Obstacle, Products, ROW_WAVES, SKINNY_WAVES, Schedule, is_leaf, is_view, row, strip_reshapes,
+};
 
+/// Counters of arrivals that a session has: rows that can finish apart.
+pub const FINISH_COUNTERS: u32 = 16;
+/// Waves of a workgroup that may have to finish a row.
+const FINISH_WAVES: u32 = ROW_WAVES;
 /// Elements of a block: one for each lane of a wave.
 pub const BLOCK: u64 = 32;
 /// Bytes of workgroup memory for the elements that a workgroup's waves hand one another.
@@ -168,13 +175,24 @@ pub struct Blocks {
     pub sums: Vec<usize>,
     /// Numbers of the other outputs, which have the blocked axis last.
     pub columns: Vec<usize>,
+    /// What a row's last workgroup to arrive does.
+    pub finish: Option<Box<Finish>>,
 }
 
-/// Schedules a kernel whose only wide sums are over blocks.
+impl Blocks {
+    pub fn describe(&self) -> String {
+        let finish = self.finish.as_ref().map_or(String::new(), |f| {
+            format!(", the last workgroup of a row finishes {} values from {}", f.nodes.len(), f.exchanged.len())
+        });
+        format!("{} sums over {} blocks, a block a workgroup{finish}", self.sums.len(), self.blocks)
+    }
+}
+
+/// Schedules a kernel whose only wide sums are over blocks, or behind those.
 ///
 /// # Errors
 /// Ops that need more than a block, and outputs without the blocked axis.
-pub fn schedule(g: &Graph, _: &Bucket) -> Result<Schedule, Obstacle> {
+pub fn schedule(g: &Graph, bucket: &Bucket) -> Result<Schedule, Obstacle> {
     let rows = row::row_symbol(g)?;
     let sums: Vec<(ValueId, BlockSum)> = g.ids().filter_map(|id| Some((id, block_sum(g, id)?))).collect();
     let Some(n) = sums.first().map(|(_, s)| s.n) else {
@@ -184,37 +202,77 @@ pub fn schedule(g: &Graph, _: &Bucket) -> Result<Schedule, Obstacle> {
         let found = format!("%{}: {} sums a block, {n} elements of {}", id.0, s.of_block(), s.n);
         return Err(Obstacle::new("block-size", found));
     }
-    check_nodes(g)?;
+    let parted = parted(g)?;
     let (mut of_sums, mut columns) = (vec![], vec![]);
     for (number, (name, v)) in g.outputs.iter().enumerate() {
         let v = strip_reshapes(g, *v);
         let last = g.ty(v).tensor().and_then(|t| t.shape.last().copied());
         match last {
+            _ if parted.tail.contains(&v) => {}
             _ if block_sum(g, v).is_some() => of_sums.push(number),
             Some(Dim::Fixed(last)) if last == n && !is_leaf(&g.node(v).op) => columns.push(number),
             _ => return Err(Obstacle::new("block-output", format!("`{name}` does not have the blocked axis last"))),
         }
     }
-    let form = Form::Blocks(Blocks { rows, blocks: n / BLOCK, sums: of_sums, columns });
-    Ok(Schedule { form, waves: SKINNY_WAVES, staged: vec![], products: Products::Lanes })
+    let finish = if parted.tail.is_empty() { None } else { Some(Box::new(finish(g, &parted, bucket)?)) };
+    let waves = if finish.is_some() { FINISH_WAVES } else { SKINNY_WAVES };
+    let form = Form::Blocks(Blocks { rows, blocks: n / BLOCK, sums: of_sums, columns, finish });
+    Ok(Schedule { form, waves, staged: vec![], products: Products::Lanes })
 }
 
-/// Nothing is kept: each op is formed where a block needs it.
-fn check_nodes(g: &Graph) -> Result<(), Obstacle> {
-    let mut summed: Vec<bool> = Vec::with_capacity(g.nodes.len());
+fn finish(g: &Graph, parted: &Parted, bucket: &Bucket) -> Result<Finish, Obstacle> {
+    if bucket.rows_max > FINISH_COUNTERS {
+        let found = format!("{} rows finish apart, each with a counter of {FINISH_COUNTERS}", bucket.rows_max);
+        return Err(Obstacle::new("finish-counters", found));
+    }
+    finish::plan(g, &parted.parts(), FINISH_WAVES, bucket)
+}
+
+/// Values that the finish stage of a kernel over blocks would be handed and that have no buffer yet.
+///
+/// # Errors
+/// As [`schedule`].
+pub fn exchanged_without_output(g: &Graph) -> Result<Vec<ValueId>, Obstacle> {
+    Ok(finish::exchanged_without_output(g, &parted(g)?.parts()))
+}
+
+/// Who forms a kernel's values: each workgroup those of its block, or the last one of a row.
+struct Parted {
+    own: BTreeSet<ValueId>,
+    tail: BTreeSet<ValueId>,
+    /// Nothing: no contraction has operands that are formed first.
+    prologue: BTreeSet<ValueId>,
+}
+
+impl Parted {
+    fn parts(&self) -> Parts<'_> {
+        Parts { anchors: &[], own: &self.own, prologue: &self.prologue, tail: &self.tail }
+    }
+}
+
+/// Blocks keep nothing: each op is formed where a block needs it. What is behind their sums is left to the last workgroup.
+fn parted(g: &Graph) -> Result<Parted, Obstacle> {
+    let users = g.users();
+    let mut parted = Parted { own: BTreeSet::new(), tail: BTreeSet::new(), prologue: BTreeSet::new() };
     for id in g.ids() {
         let node = g.node(id);
-        let (op, sum) = (&node.op, block_sum(g, id).is_some());
-        let whole = (is_wide_sum(op) && !sum) || is_wide_max(g, id);
+        let op = &node.op;
+        if is_leaf(op) {
+            continue;
+        }
+        // A reshape that nothing reads only renames an output.
+        let renames = matches!(op, Op::Reshape(_)) && users[id.index()].is_empty();
+        let behind = |a: &ValueId| parted.tail.contains(a) || block_sum(g, *a).is_some();
+        if !renames && node.args.iter().any(behind) {
+            parted.tail.insert(id);
+            continue;
+        }
+        let whole = (is_wide_sum(op) && block_sum(g, id).is_none()) || is_wide_max(g, id);
         let glue = matches!(op, Op::Unary(_) | Op::Binary(_) | Op::Cast(_) | Op::Reduce { .. } | Op::EmbedRows);
-        if whole || !(glue || is_leaf(op) || is_view(op)) || g.ty(id).tensor().is_none() {
+        if whole || !(glue || is_view(op)) || g.ty(id).tensor().is_none() {
             return Err(Obstacle::new("block-glue", format!("%{} needs more than a block", id.0)));
         }
-        let behind = node.args.iter().any(|a| summed[a.index()]);
-        if behind && !matches!(op, Op::Reshape(_)) {
-            return Err(Obstacle::new("block-inner", format!("%{} needs the sums of several blocks", id.0)));
-        }
-        summed.push(sum || behind);
+        parted.own.insert(id);
     }
-    Ok(())
+    Ok(parted)
 }

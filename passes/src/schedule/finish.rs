@@ -1,28 +1,29 @@
-//! Finish stage of a skinny kernel: what needs whole rows of the contractions' results is formed by the workgroup that
-//! arrives last, row by row, from what all of them stored.
+//! Finish stage: what needs whole rows of what workgroups form by parts is formed by the one that arrives last, from what
+//! all of them stored. Workgroups of a skinny kernel have all rows, and the last one finishes one row after the other;
+//! those of a kernel over blocks have a row each, and the last one of each row finishes it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use unglue_ir::graph::{Graph, ValueId};
 use unglue_ir::op::Op;
 use unglue_ir::types::DType;
 
-use super::skinny::{Label, Segment, YAxis, ancestors, is_contraction};
+use super::skinny::{Segment, YAxis, ancestors, is_contraction};
 use super::stage::{self, Scope, Staged};
-use super::{Bucket, Obstacle, is_leaf, is_view, row, row_elements, strip_reshapes};
+use super::{Bucket, Obstacle, SKINNY_WAVES, is_leaf, is_view, row, row_elements, strip_reshapes};
 
 /// Refusal of a graph whose exchanged values have no buffer; [`exchanged_without_output`] names them.
 pub const NEEDS_OUTPUT: &str = "finish-output";
-/// Exchanged values up to this many elements a row are copied to workgroup memory first, all loads in flight at once:
-/// 8 KiB and 16 registers in a workgroup of four waves.
-const COPIED_ELEMENTS: u64 = 2048;
+/// Exchanged values up to this many elements a row and wave are copied to workgroup memory first, all loads in flight at
+/// once: 2 KiB and 16 registers for each wave.
+const COPIED_A_WAVE: u64 = 512;
 
 /// What the last workgroup to arrive does.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Finish {
     /// Values `[rows, n]` of f32 or i32 that workgroups store for the last one, ascending; outputs of the graph.
     pub exchanged: Vec<ValueId>,
-    /// Numbers of the segments that store them: their workgroups arrive.
+    /// Numbers of the skinny segments that store them: their workgroups arrive. Over blocks, all workgroups of a row do.
     pub segments: Vec<usize>,
     /// Values kept while a row is finished, in order; exchanged values among them are copied.
     pub staged: Vec<Staged>,
@@ -32,36 +33,67 @@ pub struct Finish {
     pub nodes: BTreeSet<ValueId>,
 }
 
-/// What is known of a skinny kernel when its finish is planned.
+/// What is known of a kernel when its finish is planned.
 #[derive(Clone, Copy)]
 pub struct Parts<'a> {
     pub anchors: &'a [ValueId],
-    pub labels: &'a BTreeMap<ValueId, Vec<Label>>,
+    /// Values that a workgroup forms for its own part of a row: those behind anchors, or those of its block.
+    pub own: &'a BTreeSet<ValueId>,
     pub prologue: &'a BTreeSet<ValueId>,
-    /// Values behind anchors that no epilogue forms.
+    /// Values behind those that take whole rows.
     pub tail: &'a BTreeSet<ValueId>,
 }
 
-/// Plans the finish stage; none if there is nothing to finish.
+/// How a skinny kernel's workgroups lie in the grid.
+#[derive(Clone, Copy)]
+pub struct Layout<'a> {
+    pub segments: &'a [Segment],
+    pub y: YAxis,
+    pub rows_on_grid: bool,
+}
+
+impl Layout<'_> {
+    fn check(&self) -> Result<(), Obstacle> {
+        if self.rows_on_grid {
+            return Err(Obstacle::new(
+                "finish-rows-on-grid",
+                "workgroups have one row each: none of them arrives for all",
+            ));
+        }
+        if self.y != YAxis::None {
+            return Err(Obstacle::new("finish-grid", "results are spread over heads or choices"));
+        }
+        Ok(())
+    }
+}
+
+/// Plans the finish stage of a skinny kernel; none if there is nothing to finish.
 ///
 /// # Errors
 /// What the last workgroup cannot form, or cannot be handed.
-pub fn plan(
+pub fn behind_contractions(
     g: &Graph,
     parts: &Parts,
-    (segments, y, rows_on_grid): (&[Segment], YAxis, bool),
+    layout: &Layout,
     (kept_before, rows_before): (&[Staged], u64),
     bucket: &Bucket,
 ) -> Result<Option<Finish>, Obstacle> {
     if parts.tail.is_empty() {
         return Ok(None);
     }
-    if rows_on_grid {
-        return Err(Obstacle::new("finish-rows-on-grid", "workgroups have one row each: none of them arrives for all"));
-    }
-    if y != YAxis::None {
-        return Err(Obstacle::new("finish-grid", "results are spread over heads or choices"));
-    }
+    layout.check()?;
+    let mut finish = plan(g, parts, SKINNY_WAVES, bucket)?;
+    stage::check_budgets(&[(kept_before, rows_before), (&finish.staged, 1)])?;
+    let stores = |s: &Segment| s.outputs.iter().chain(&s.block_sums).any(|o| finish.exchanged.contains(&root(g, *o)));
+    finish.segments = (0..layout.segments.len()).filter(|i| stores(&layout.segments[*i])).collect();
+    Ok(Some(finish))
+}
+
+/// Plans the finish stage of workgroups of `waves` waves.
+///
+/// # Errors
+/// What the last workgroup cannot form, or cannot be handed.
+pub fn plan(g: &Graph, parts: &Parts, waves: u32, bucket: &Bucket) -> Result<Finish, Obstacle> {
     check_ops(g, parts.tail)?;
     let exchanged = exchanged(g, parts);
     let found: BTreeSet<ValueId> = output_roots(g);
@@ -72,12 +104,9 @@ pub fn plan(
         }
     }
     let nodes = formed(g, parts, &exchanged)?;
-    let staged = staged(g, &nodes, &exchanged, bucket)?;
-    stage::check_budgets(&[(kept_before, rows_before), (&staged, 1)])?;
+    let staged = staged(g, &nodes, &exchanged, COPIED_A_WAVE * u64::from(waves), bucket)?;
     let outputs = (0..g.outputs.len()).filter(|o| parts.tail.contains(&root(g, *o))).collect();
-    let stores = |s: &Segment| s.outputs.iter().chain(&s.block_sums).any(|o| exchanged.contains(&root(g, *o)));
-    let segments = (0..segments.len()).filter(|i| stores(&segments[*i])).collect();
-    Ok(Some(Finish { exchanged: exchanged.into_iter().collect(), segments, staged, outputs, nodes }))
+    Ok(Finish { exchanged: exchanged.into_iter().collect(), segments: vec![], staged, outputs, nodes })
 }
 
 /// Values that a finish would be handed and that are no outputs of the graph yet.
@@ -129,27 +158,37 @@ fn exchangeable(g: &Graph, v: ValueId) -> Result<(), Obstacle> {
     Ok(())
 }
 
-/// The value under views that an epilogue could form.
-fn under_views(g: &Graph, labels: &BTreeMap<ValueId, Vec<Label>>, mut id: ValueId) -> ValueId {
-    while is_view(&g.node(id).op) && g.node(id).args.first().is_some_and(|a| labels.contains_key(a)) {
+/// The value under views that a workgroup could form of its own part.
+fn under_views(g: &Graph, own: &BTreeSet<ValueId>, mut id: ValueId) -> ValueId {
+    while is_view(&g.node(id).op) && g.node(id).args.first().is_some_and(|a| own.contains(a)) {
         id = g.node(id).args[0];
     }
     id
 }
 
-/// Epilogue values that the tail reads. One that follows from others which are stored anyway is formed again instead.
+/// The value under a chain of views.
+fn strip_views(g: &Graph, mut id: ValueId) -> ValueId {
+    while let (true, Some(of)) = (is_view(&g.node(id).op), g.node(id).args.first()) {
+        id = *of;
+    }
+    id
+}
+
+/// Values of the workgroups' own parts that the tail reads. One that follows from others which are stored anyway, or from
+/// what is given, is formed again instead.
 fn exchanged(g: &Graph, parts: &Parts) -> BTreeSet<ValueId> {
     let outputs = output_roots(g);
     let read = |id: ValueId| {
-        let args = g.node(id).args.iter().filter(|a| parts.labels.contains_key(a));
-        args.map(|a| under_views(g, parts.labels, *a)).collect::<BTreeSet<_>>()
+        let args = g.node(id).args.iter().filter(|a| parts.own.contains(a));
+        args.map(|a| under_views(g, parts.own, *a)).collect::<BTreeSet<_>>()
     };
     let mut set: BTreeSet<ValueId> = parts.tail.iter().flat_map(|id| read(*id)).collect();
     loop {
         let follows = |v: &ValueId| {
             let stored = |p: &ValueId| (outputs.contains(p) || set.contains(p)) && exchangeable(g, *p).is_ok();
             let early = |a: &ValueId| parts.prologue.contains(a);
-            !outputs.contains(v)
+            let given = |p: &ValueId| is_leaf(&g.node(strip_views(g, *p)).op);
+            (!outputs.contains(v) || g.node(*v).args.iter().all(given))
                 && !parts.anchors.contains(v)
                 && super::block_sum(g, *v).is_none()
                 && !g.node(*v).args.iter().any(early)
@@ -182,10 +221,11 @@ fn staged(
     g: &Graph,
     nodes: &BTreeSet<ValueId>,
     exchanged: &BTreeSet<ValueId>,
+    copied: u64,
     bucket: &Bucket,
 ) -> Result<Vec<Staged>, Obstacle> {
     let mut wanted = row::wanted(g, nodes, bucket)?;
-    wanted.extend(exchanged.iter().filter(|v| row_elements(g.ty(**v), bucket) <= COPIED_ELEMENTS));
+    wanted.extend(exchanged.iter().filter(|v| row_elements(g.ty(**v), bucket) <= copied));
     let mut all = nodes.clone();
     all.extend(exchanged.iter().filter(|v| wanted.contains(v)));
     stage::plan(g, &all, &Scope { bucket, heads: None, wanted: &wanted, stored: exchanged, rows: 1 })

@@ -8,6 +8,10 @@ pub struct Fit {
     pub target: &'static str,
     /// Waves of a skinny launch that fill the machine: a wave takes more than one output only where more are left.
     pub waves_wanted: u64,
+    /// Most bytes of weights that a wave should stream, in launches that have more than `waves_resident` such waves.
+    pub wave_bytes: Option<u64>,
+    /// Waves of a streaming launch that are at work at the same time.
+    pub waves_resident: u64,
     /// Waves of a skinny workgroup that share something: operands formed first, or blocks of results that are summed.
     /// Others have [`super::SKINNY_WAVES`].
     pub sharing_waves: u32,
@@ -25,9 +29,14 @@ pub struct Fit {
 /// matmuls of GLM-5.3-Flash, compiled with LLVM 22; two int4 rows leave twelve. 64 keys a lane leave room for six waves, 32
 /// for nine. 43 workgroups pull what the Infinity Cache gives (`cost.rs`: 1,383 of 32 B/ns): with half of 64 they take half
 /// of the bytes at three quarters of the rate; with fewer, bytes and rate fall alike, and compute units stand idle.
+///
+/// A wave that lives longer than 37,000 cycles costs its launch 62,000 (specs/costmodel.md 2). 6 KiB take 28,900 at a
+/// 1024th of 610 B/ns and 2.8 GHz; the chain of a plain matmul, 6,000, comes on top.
 pub static GFX1201: Fit = Fit {
     target: "gfx1201",
     waves_wanted: 512,
+    wave_bytes: Some(6 * 1024),
+    waves_resident: 1024,
     sharing_waves: 4,
     outputs_at_once: 1,
     packed_at_once: 2,
@@ -38,10 +47,12 @@ pub static GFX1201: Fit = Fit {
 /// H200: 132 multiprocessors with sixteen waves each, which keep 32 KiB and more of a multiprocessor's loads in flight
 /// (benches/RESULTS.md). The delta rule of 64 heads takes 25 us with 64 keys a lane, and 32 with 32. Two int4 rows are not
 /// timed. 203 workgroups pull what the L2 gives (`cost.rs`: 6,500 of 32 B/ns): half of 256 take half of the bytes at 0.63 of
-/// the rate, and nearly every multiprocessor has one.
+/// the rate, and nearly every multiprocessor has one. Long waves cost nothing that is known.
 pub static SM_90: Fit = Fit {
     target: "sm_90",
     waves_wanted: 2112,
+    wave_bytes: None,
+    waves_resident: 4224,
     sharing_waves: 8,
     outputs_at_once: 4,
     packed_at_once: 1,

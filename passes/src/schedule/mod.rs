@@ -8,7 +8,8 @@
 //!   needs whole rows of the results, in the last workgroup to arrive.
 //! - **tiles**: contractions over more than 16 rows with given operands, on matrix tiles; experts by a list of the rows that
 //!   chose them.
-//! - **blocks**: one workgroup a block of a row's last axis; pointwise, and sums over each block.
+//! - **blocks**: one workgroup a block of a row's last axis; pointwise, and sums over each block; what needs all blocks of a
+//!   row, in the last workgroup of the row to arrive.
 //! - **delta**: one workgroup a sequence and head; rows in order, state in registers.
 //! - **attend**, **scores**, **select**: attention over selected rows, pool scores, pool selection.
 //! - **beside**: several of these that share no computed value, each on workgroups of its own.
@@ -22,6 +23,7 @@ pub mod fit;
 mod products;
 mod row;
 mod skinny;
+mod split_k;
 mod stage;
 mod tiles;
 
@@ -30,11 +32,12 @@ use unglue_ir::op::Op;
 use unglue_ir::types::{Dim, Type};
 
 pub use beside::Section;
-pub use blocks::{BLOCK, BlockSum, Blocks, block_sum};
+pub use blocks::{BLOCK, BlockSum, Blocks, FINISH_COUNTERS, block_sum};
 pub use finish::{Finish, NEEDS_OUTPUT};
 pub use fit::Fit;
-pub use products::{LaneWork, Products, ROWS_A_PASS, lane_work};
-pub use skinny::{Label, Segment, Skinny, YAxis, exchanged_without_output};
+pub use products::{JOINED_TREE, LaneWork, Products, ROWS_A_PASS, lane_work};
+pub use skinny::{Label, Segment, Skinny, YAxis};
+pub use split_k::{SPLIT_K_MAX, Slot, Split, spread_over};
 pub use stage::{Place, Staged};
 pub use tiles::{Over, ROWS_ON_LANES, Tiles};
 
@@ -55,7 +58,7 @@ pub struct Bucket {
 pub const SHARED_BUDGET: u64 = 48 * 1024;
 /// Waves of a row workgroup: 256 threads, one for each chain of the `lanes` order.
 pub const ROW_WAVES: u32 = 8;
-/// Waves of a skinny workgroup that is given its operands.
+/// Waves of a skinny workgroup that is given its operands, at least.
 pub const SKINNY_WAVES: u32 = 4;
 
 /// The anchor of a kernel and what follows from it.
@@ -172,6 +175,18 @@ pub fn schedule(kernel: &Graph, bucket: &Bucket) -> Result<Schedule, Obstacle> {
     }
 }
 
+/// Values that the finish stage of a kernel would be handed and that have no buffer yet.
+///
+/// # Errors
+/// As [`schedule`].
+pub fn exchanged_without_output(kernel: &Graph) -> Result<Vec<ValueId>, Obstacle> {
+    if kernel.ids().any(|id| skinny::is_contraction(&kernel.node(id).op)) {
+        skinny::exchanged_without_output(kernel)
+    } else {
+        blocks::exchanged_without_output(kernel)
+    }
+}
+
 /// The schedule of a kernel as one form.
 fn schedule_one(kernel: &Graph, bucket: &Bucket) -> Result<Schedule, Obstacle> {
     let anchors: Vec<ValueId> = kernel.ids().filter(|id| special(&kernel.node(*id).op)).collect();
@@ -179,7 +194,10 @@ fn schedule_one(kernel: &Graph, bucket: &Bucket) -> Result<Schedule, Obstacle> {
     check_common(kernel)?;
     match anchors.as_slice() {
         [] if skinny => tiles::schedule(kernel, bucket).or_else(|_| skinny::schedule(kernel, bucket)),
-        [] => blocks::schedule(kernel, bucket).or_else(|_| row::schedule(kernel, bucket)),
+        [] => match blocks::schedule(kernel, bucket) {
+            Err(o) if o.rule != NEEDS_OUTPUT => row::schedule(kernel, bucket),
+            found => found,
+        },
         [one] if matches!(kernel.node(*one).op, Op::DeltaRule { .. }) => delta::schedule(kernel, *one, bucket),
         [one] if !skinny => match &kernel.node(*one).op {
             Op::Attend { .. } => attend::schedule(kernel, *one, bucket),
@@ -222,7 +240,7 @@ impl Schedule {
             Form::Row { rows } => format!("row per workgroup over {rows}"),
             Form::Skinny(s) => s.describe(),
             Form::Tiles(t) => t.describe(),
-            Form::Blocks(f) => format!("{} sums over {} blocks, a block a workgroup", f.sums.len(), f.blocks),
+            Form::Blocks(f) => f.describe(),
             Form::Delta { heads, keys, values, parts, .. } => {
                 format!("delta rule, {heads} heads of {keys}x{values}, keys in {parts} parts")
             }
@@ -255,8 +273,14 @@ impl Schedule {
     pub fn finish(&self) -> Option<&Finish> {
         match &self.form {
             Form::Skinny(s) => s.finish.as_deref(),
+            Form::Blocks(f) => f.finish.as_deref(),
             _ => None,
         }
+    }
+
+    /// Rows that one workgroup finishes, one after the other: over blocks each row has a last workgroup of its own.
+    pub fn rows_to_finish(&self, bucket: &Bucket) -> u64 {
+        if matches!(self.form, Form::Blocks(_)) { 1 } else { u64::from(bucket.rows_max) }
     }
 
     /// Workgroups of a launch in this bucket.

@@ -30,6 +30,8 @@ pub struct LaneWork {
 pub const ROWS_A_PASS: [u32; 2] = [4, 8];
 /// The `lanes` tree of one output: 7 adds of components, 5 steps across lanes and a select, in all 32 lanes.
 const LANES_TREE: u64 = 13 * 32;
+/// Joining what several waves summed of an output: 32 loads, 31 adds, in all 32 lanes.
+pub const JOINED_TREE: u64 = 63 * 32;
 /// The `strided` tree: one add for each chain, one output a lane.
 const STRIDED_TREE: u64 = 8;
 

@@ -11,7 +11,8 @@ use unglue_ir::op::Op;
 use unglue_ir::types::Dim;
 
 use super::blocks::{self, is_blocked};
-use super::finish::{self, Finish, Parts};
+use super::finish::{self, Finish, Layout, Parts};
+use super::split_k::{self, is_transposed, weight_is_int4};
 use super::stage::{self, Scope, is_wide_max, is_wide_sum};
 use super::{
     Bucket, Fit, Form, GridAxis, Obstacle, Products, ROWS_A_PASS, SKINNY_WAVES, Schedule, is_leaf, row, strip_reshapes,
@@ -35,9 +36,12 @@ pub struct Segment {
     pub outputs: Vec<usize>,
     /// Output elements along the contraction's own axis.
     pub n: u64,
+    /// Outputs of a wave, or of each set of `split_k` waves.
     pub outputs_per_wave: u32,
     /// Outputs whose weight rows a wave streams at the same time; divides `outputs_per_wave`.
     pub outputs_at_once: u32,
+    /// Waves of a workgroup that share the sums of their outputs ([`super::Split`]): 1, or another power of two.
+    pub split_k: u32,
     /// Choices that a wave forms one after the other, when the epilogue sums over them.
     pub inner_choices: Option<u64>,
     /// Numbers of the graph's outputs that are sums over blocks of the epilogue's values; a workgroup has whole blocks.
@@ -104,14 +108,22 @@ pub fn schedule(g: &Graph, bucket: &Bucket) -> Result<Schedule, Obstacle> {
     let rows_on_grid = anchors.iter().any(|a| matches!(g.node(*a).op, Op::GroupedMatMul { .. }));
     let row_unroll = if rows_on_grid { 1 } else { rows_a_pass(g, &anchors, bucket) };
     let spread = Spread { row_unroll, fit: bucket.fit };
-    let (segments, side_outputs) = segments(g, &anchors, &labels, (&prologue, &tail), &spread)?;
+    let (mut segments, side_outputs) = segments(g, &anchors, &labels, (&prologue, &tail), &spread)?;
     let y = y_axis(g, &segments)?;
     let rows_here = if rows_on_grid { 1 } else { u64::from(bucket.rows_max) };
-    let parts = Parts { anchors: &anchors, labels: &labels, prologue: &prologue, tail: &tail };
+    let own: BTreeSet<ValueId> = labels.keys().copied().collect();
+    let parts = Parts { anchors: &anchors, own: &own, prologue: &prologue, tail: &tail };
     let staged = stage_prologue(g, &parts, rows_here, bucket)?;
-    let finish = finish::plan(g, &parts, (&segments, y, rows_on_grid), (&staged, rows_here), bucket)?.map(Box::new);
+    let layout = Layout { segments: &segments, y, rows_on_grid };
+    let finish = finish::behind_contractions(g, &parts, &layout, (&staged, rows_here), bucket)?.map(Box::new);
     let share = !staged.is_empty() || segments.iter().any(|s| !s.block_sums.is_empty());
-    let waves = if share { bucket.fit.sharing_waves } else { SKINNY_WAVES };
+    let waves = if share {
+        bucket.fit.sharing_waves
+    } else if split_k::shorten(g, &mut segments, y, (row_unroll, bucket)) {
+        split_k::waves(g, &segments, finish.is_some(), row_unroll, bucket)
+    } else {
+        SKINNY_WAVES
+    };
     let rows_kept = if staged.is_empty() && side_outputs.is_empty() { 0 } else { rows_here };
     let form = Skinny { segments, side_outputs, y, rows_on_grid, row_unroll, rows_kept, labels, prologue, finish };
     Ok(Schedule { form: Form::Skinny(form), waves, staged, products: Products::Lanes })
@@ -142,14 +154,15 @@ fn at_once(g: &Graph, s: &Segment, spread: &Spread) -> u32 {
     s.anchors.iter().map(most).fold(s.outputs_per_wave, u32::min)
 }
 
-/// Values that the finish stage of a kernel would be handed and that have no buffer yet.
+/// As [`super::exchanged_without_output`], of a kernel with contractions.
 ///
 /// # Errors
 /// As [`schedule`].
 pub fn exchanged_without_output(g: &Graph) -> Result<Vec<ValueId>, Obstacle> {
     let (anchors, prologue) = anchors(g)?;
     let (labels, tail) = labels(g, &anchors)?;
-    let parts = Parts { anchors: &anchors, labels: &labels, prologue: &prologue, tail: &tail };
+    let own: BTreeSet<ValueId> = labels.keys().copied().collect();
+    let parts = Parts { anchors: &anchors, own: &own, prologue: &prologue, tail: &tail };
     Ok(finish::exchanged_without_output(g, &parts))
 }
 
@@ -426,9 +439,18 @@ fn segment(
     }
     let (block_sums, outputs): (Vec<usize>, Vec<usize>) =
         outputs.into_iter().partition(|o| is_blocked(&labels[&strip_reshapes(g, g.outputs[*o].1)]));
-    let (outputs_per_wave, outputs_at_once) = (0, 1);
-    let tiles = vec![];
-    let mut s = Segment { anchors, outputs, n, outputs_per_wave, outputs_at_once, inner_choices, block_sums, tiles };
+    let (outputs_per_wave, outputs_at_once, split_k) = (0, 1, 1);
+    let mut s = Segment {
+        anchors,
+        outputs,
+        n,
+        outputs_per_wave,
+        outputs_at_once,
+        split_k,
+        inner_choices,
+        block_sums,
+        tiles: vec![],
+    };
     s.outputs_per_wave = self::outputs_per_wave(g, &s, spread);
     if !s.block_sums.is_empty() {
         let roots = |outputs: &[usize]| outputs.iter().map(|o| strip_reshapes(g, g.outputs[*o].1)).collect::<Vec<_>>();
@@ -442,17 +464,9 @@ fn segment(
     Ok(s)
 }
 
-fn is_transposed(g: &Graph, s: &Segment) -> bool {
-    s.anchors.iter().any(|a| matches!(g.node(*a).op, Op::BatchMatMul { transposed: true, .. }))
-}
-
 fn outputs_per_wave(g: &Graph, s: &Segment, spread: &Spread) -> u32 {
     let parallel = s.n * s.anchors.iter().filter_map(|a| heads(g, *a)).max().unwrap_or(1);
     if is_transposed(g, s) { 32 } else { (parallel / spread.fit.waves_wanted).next_power_of_two().clamp(1, 32) as u32 }
-}
-
-fn weight_is_int4(g: &Graph, a: ValueId) -> bool {
-    g.node(a).args.last().is_some_and(|w| g.ty(*w).tensor().is_some_and(|t| t.is_int4()))
 }
 
 fn heads(g: &Graph, a: ValueId) -> Option<u64> {
@@ -481,10 +495,10 @@ fn y_axis(g: &Graph, segments: &[Segment]) -> Result<YAxis, Obstacle> {
 
 /// Keeps the operands in workgroup memory. Values that an epilogue needs from the prologue survive only for one row.
 fn stage_prologue(g: &Graph, parts: &Parts, rows: u64, bucket: &Bucket) -> Result<Vec<stage::Staged>, Obstacle> {
-    let Parts { anchors, labels, prologue, tail } = *parts;
+    let Parts { anchors, own, prologue, tail } = *parts;
     // Glue that only the finish reads is formed there.
-    let early = ancestors(g, g.ids().filter(|id| labels.contains_key(id) || prologue.contains(id)));
-    let apart = |id: &ValueId| !labels.contains_key(id) && !tail.contains(id) && !is_leaf(&g.node(*id).op);
+    let early = ancestors(g, g.ids().filter(|id| own.contains(id) || prologue.contains(id)));
+    let apart = |id: &ValueId| !own.contains(id) && !tail.contains(id) && !is_leaf(&g.node(*id).op);
     let side: BTreeSet<ValueId> = g.ids().filter(|id| apart(id) && early.contains(id)).collect();
     if side.is_empty() {
         return Ok(vec![]);
@@ -506,7 +520,7 @@ fn stage_prologue(g: &Graph, parts: &Parts, rows: u64, bucket: &Bucket) -> Resul
                 || is_wide_max(g, *id)
                 || matches!(g.node(*id).op, Op::TopK { .. } | Op::Repeat { .. })
         };
-        if let Some(id) = kept.iter().find(|id| one_row(id) && needed_behind(g, **id, labels, &kept)) {
+        if let Some(id) = kept.iter().find(|id| one_row(id) && needed_behind(g, **id, own, &kept)) {
             return Err(Obstacle::new("rows-kept", format!("%{} is kept for one row at a time", id.0)));
         }
     }
@@ -514,10 +528,9 @@ fn stage_prologue(g: &Graph, parts: &Parts, rows: u64, bucket: &Bucket) -> Resul
 }
 
 /// True if an epilogue value reads `id` directly or through inline values.
-fn needed_behind(g: &Graph, id: ValueId, labels: &BTreeMap<ValueId, Vec<Label>>, kept: &BTreeSet<ValueId>) -> bool {
+fn needed_behind(g: &Graph, id: ValueId, own: &BTreeSet<ValueId>, kept: &BTreeSet<ValueId>) -> bool {
     g.users()[id.index()].iter().any(|u| {
-        labels.contains_key(u) && !is_contraction(&g.node(*u).op)
-            || (!kept.contains(u) && needed_behind(g, *u, labels, kept))
+        own.contains(u) && !is_contraction(&g.node(*u).op) || (!kept.contains(u) && needed_behind(g, *u, own, kept))
     })
 }
 
@@ -533,7 +546,8 @@ impl Skinny {
                     n => format!(", {n} sums over blocks"),
                 };
                 let (zipped, per, at_once) = (s.anchors.len(), s.outputs_per_wave, s.outputs_at_once);
-                format!("{zipped} zipped, {} outputs, {per} a wave, {at_once} at once{inner}{blocks}", s.n)
+                let split = if s.split_k > 1 { format!(", each over {} waves", s.split_k) } else { String::new() };
+                format!("{zipped} zipped, {} outputs, {per} a wave, {at_once} at once{split}{inner}{blocks}", s.n)
             })
             .collect();
         let rows = if self.rows_on_grid { "one row a workgroup" } else { "all rows a workgroup" };
@@ -549,9 +563,16 @@ impl Skinny {
         format!("skinny matmul [{}]{y}, {rows}, {} at once{kept}{finish}", parts.join("; "), self.row_unroll)
     }
 
+    /// True if the waves of a workgroup were chosen for the operand that they share, and may be others.
+    pub fn shares_only_operands(&self, schedule: &Schedule) -> bool {
+        let dealt = schedule.waves > SKINNY_WAVES || self.segments.iter().any(|s| s.split_k > 1);
+        dealt && schedule.staged.is_empty() && self.segments.iter().all(|s| s.block_sums.is_empty())
+    }
+
     /// Workgroups that a segment takes along grid axis 0.
     pub fn blocks(segment: &Segment, waves: u32) -> u64 {
-        segment.n.div_ceil(u64::from(waves) * u64::from(segment.outputs_per_wave))
+        let sets = u64::from(waves / segment.split_k.max(1)).max(1);
+        segment.n.div_ceil(sets * u64::from(segment.outputs_per_wave))
     }
 
     pub fn grid(&self, waves: u32) -> [GridAxis; 3] {

@@ -38,7 +38,7 @@ pub struct StepBatch {
 
 /// Capacities of the device arrays.
 /// Elements of [`StepInput::Counter`]: 64 bytes.
-const COUNTERS: u64 = 16;
+pub const COUNTERS: u64 = 16;
 
 pub(super) struct InputSizes {
     rows: u64,

@@ -8,7 +8,7 @@ mod step;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-pub use inputs::{AllReduceCallback, StepBatch};
+pub use inputs::{AllReduceCallback, COUNTERS, StepBatch};
 pub use sequence::{Feed, LogitRows, SequenceState, Snapshot};
 pub use state::Value;
 pub use step::{BufferReader, Hook, LaunchEvent, Moment, StepOutput};
