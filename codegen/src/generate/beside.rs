@@ -23,6 +23,7 @@ impl<'a> Gen<'a> {
         let out = self.one_form();
         (self.g, self.schedule) = kernel;
         (self.row, self.place, self.head, self.mask) = (row, None, None, None);
+        self.sequence = None;
         // Value numbers mean other values in the next section.
         self.kept.clear();
         out

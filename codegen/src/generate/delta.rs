@@ -1,12 +1,20 @@
 //! Delta form: one workgroup a sequence and head. Each lane owns one value column of the state, in registers.
+//!
+//! A row takes three round trips of memory: who the sequence is, then everything that is given, then what is stored. So all
+//! loads of a row come first ([`super::heads`]), and what is formed from them meets in workgroup memory ([`super::levels`]).
+
+use std::collections::BTreeSet;
 
 use unglue_ir::graph::ValueId;
 use unglue_ir::op::Op;
 use unglue_ir::order::Order;
-use unglue_passes::schedule::{Form, Staged};
+use unglue_passes::schedule::{Form, Staged, strip_reshapes};
 
+use super::heads::HeadRows;
 use super::index::Ix;
 use super::interface::state_leaf;
+use super::levels::Spot;
+use super::state::Sequence;
 use super::{Gen, Kept, Res, StepBuffer, StepScalar};
 use crate::kp::{Bin, Cmp, Mem, Place, Val};
 
@@ -15,17 +23,44 @@ struct Head {
     state: Place,
     /// First element of the head's state.
     base: Val,
+    heads: u64,
     keys: u64,
     values: u64,
     parts: u64,
     chains: u64,
-    live: Val,
+    seq: Sequence,
+    /// The sequence has rows in this step.
+    some: Val,
+}
+
+/// One channel of the convolution window behind the step.
+struct NextWindow {
+    update: ValueId,
+    spot: Spot,
+    channel: Ix,
+    lines: Vec<Val>,
+}
+
+/// Kept values of a row by when they are formed.
+struct Kinds {
+    /// Contractions of given rows.
+    matmuls: Vec<Staged>,
+    /// Values over the channels of all heads.
+    channels: Vec<Staged>,
+    before: Vec<Staged>,
+    /// What follows from the rule's result.
+    behind: Vec<Staged>,
 }
 
 impl Head {
     /// Keys that one lane holds.
     fn own_keys(&self) -> u64 {
         self.keys.div_ceil(self.parts)
+    }
+
+    /// Channels of all heads in a segment of a convolution, and of one head.
+    fn channels(&self) -> (u64, u64) {
+        (self.heads * self.keys, self.keys)
     }
 
     /// Chains that one part sums.
@@ -40,25 +75,63 @@ impl Gen<'_> {
         let Op::DeltaRule { order: Order::Strided(chains) } = self.g.node(node).op else {
             return self.fault(node, "order");
         };
-        let (head, seq) = (self.group(0), self.group(1));
+        let (head, number) = (self.group(0), self.group(1));
         let seqs = self.scalar(StepScalar::Seqs);
-        let here = self.b.cmp(Cmp::Lt, seq, seqs);
+        let here = self.b.cmp(Cmp::Lt, number, seqs);
         self.when(here, |s| {
             s.head = Some((heads, head));
             let one = s.b.i(1);
-            let next = s.b.add(seq, one);
-            let (start, end) = (s.step_value(StepBuffer::QStart, seq), s.step_value(StepBuffer::QStart, next));
-            let (slot, live) = s.slot_of(seq);
+            let next = s.b.add(number, one);
+            let (start, end) = (s.step_value(StepBuffer::QStart, number), s.step_value(StepBuffer::QStart, next));
+            let some = s.b.cmp(Cmp::Gt, end, start);
+            let (slot, live) = s.slot_of(number);
             let (state, _) = s.leaf(state_leaf(s.g, node))?;
             let first = s.scaled(slot, heads * keys * values);
             let offset = s.scaled(head, keys * values);
             let base = s.b.bin(Bin::Add, first, offset);
-            let h = Head { state, base, keys, values, parts, chains: u64::from(chains), live };
-            s.delta_rows(node, &h, (start, end))?;
-            let some = s.b.cmp(Cmp::Gt, end, start);
-            let doit = s.b.and(live, some);
-            s.when(doit, |s| s.shift_channels((start, end), slot, heads, keys))
+            // A step of one row has that of its first sequence: no load waits for its number.
+            let alone = s.bucket.rows_max == 1;
+            let (start, end) = if alone { (s.b.i(0), s.b.i(1)) } else { (start, end) };
+            let seq = Sequence { start, end, slot, live };
+            s.sequence = Some(seq);
+            let h = Head { state, base, heads, keys, values, parts, chains: u64::from(chains), seq, some };
+            let next = if alone { s.only_row(node, &h)? } else { s.delta_rows(node, &h)? };
+            s.store_states(&h, &next)
         })
+    }
+
+    /// Replaces the head's state and its channels of the convolution window. What the window moves is loaded first.
+    fn store_states(&mut self, h: &Head, next: &[Val]) -> Res<()> {
+        let doit = self.b.and(h.seq.live, h.some);
+        self.when(doit, |s| {
+            let windows = s.next_windows(h)?;
+            let outer = s.mask;
+            let column = s.column(h);
+            for (i, &v) in next.iter().enumerate() {
+                let base = s.key_row(h, i as u64);
+                s.store(h.state, Some(base), column, v);
+            }
+            s.mask = outer;
+            for w in windows {
+                s.at_spot(&w.spot, |s| s.replace_window(w.update, h.seq.slot, w.channel, &w.lines))?;
+            }
+            Ok(())
+        })
+    }
+
+    /// The next lines of the convolution window for this head's channels.
+    fn next_windows(&mut self, h: &Head) -> Res<Vec<NextWindow>> {
+        let update = self.g.ids().find(|id| self.g.node(*id).op == Op::ConvUpdate);
+        let Some(update) = update else { return Ok(vec![]) };
+        let channels = self.elements(self.g.node(update).args[0])?;
+        let spots = self.spots(channels / h.heads);
+        let lines = spots.into_iter().map(|spot| {
+            let channel = self.head_channel(spot.at, h.channels());
+            let Sequence { start, end, slot, .. } = h.seq;
+            let lines = self.window_lines(update, (start, end), slot, channel)?;
+            Ok(NextWindow { update, spot, channel, lines })
+        });
+        lines.collect()
     }
 
     /// Waves over the value columns.
@@ -108,50 +181,132 @@ impl Gen<'_> {
         self.b.bin(Bin::Add, h.base, offset)
     }
 
-    fn delta_rows(&mut self, node: ValueId, h: &Head, (start, end): (Val, Val)) -> Res<()> {
+    /// The head's state as it is stored, key by key.
+    fn load_state(&mut self, h: &Head) -> Vec<Val> {
         let outer = self.mask;
         let column = self.column(h);
-        let zero = self.b.f(0.0);
-        let mut init = Vec::new();
-        for i in 0..h.own_keys() {
+        let keys = (0..h.own_keys()).map(|i| {
             let base = self.key_row(h, i);
-            let v = self.load(h.state, Some(base), column);
-            init.push(self.b.select(h.live, v, zero));
-        }
-        let staged = self.schedule.staged.clone();
-        let behind = self.behind(node);
+            self.load(h.state, Some(base), column)
+        });
+        let keys = keys.collect();
         self.mask = outer;
-        let last = self.looped((start, end, 1), &init, |s, row, state| {
+        keys
+    }
+
+    /// A sequence without a slot starts from zeros.
+    fn of_live(&mut self, h: &Head, state: &[Val]) -> Vec<Val> {
+        let zero = self.b.f(0.0);
+        state.iter().map(|&v| self.b.select(h.seq.live, v, zero)).collect()
+    }
+
+    fn delta_rows(&mut self, node: ValueId, h: &Head) -> Res<Vec<Val>> {
+        let init = self.load_state(h);
+        let init = self.of_live(h, &init);
+        let kinds = self.kinds(node)?;
+        self.looped((h.seq.start, h.seq.end, 1), &init, |s, row, state| {
             s.row = row;
-            let before: Vec<Staged> = staged.iter().copied().filter(|k| !behind.contains(&k.node)).collect();
-            s.keep_all(&before, 1)?;
-            let (o, next) = s.delta_step(node, h, state)?;
-            s.keep_result(node, h, o)?;
-            let after: Vec<Staged> =
-                staged.iter().copied().filter(|k| behind.contains(&k.node) && !s.kept.contains_key(&k.node)).collect();
-            s.keep_all(&after, 1)?;
-            for i in 0..s.g.outputs.len() {
-                if s.g.ty(s.g.outputs[i].1).tensor().is_some() {
-                    s.write_head_output(i)?;
-                }
-            }
+            let given = s.load_row(node, h, &kinds)?;
+            s.keep_given(h, &kinds, &given)?;
+            let next = s.row_rule(node, h, &kinds, state)?;
+            s.write_head_outputs()?;
             // The next row replaces what this one keeps in workgroup memory.
             s.b.barrier();
             Ok(next)
-        })?;
-        self.when(h.live, |s| {
-            let column = s.column(h);
-            for (i, &v) in last.iter().enumerate() {
-                let base = s.key_row(h, i as u64);
-                s.store(h.state, Some(base), column, v);
-            }
-            Ok(())
         })
     }
 
+    /// The row of a step that has one: without a loop, its loads and those of the state are in flight together.
+    fn only_row(&mut self, node: ValueId, h: &Head) -> Res<Vec<Val>> {
+        self.row = self.b.i(0);
+        let kinds = self.kinds(node)?;
+        let given = self.load_row(node, h, &kinds)?;
+        let state = self.load_state(h);
+        self.keep_given(h, &kinds, &given)?;
+        let state = self.of_live(h, &state);
+        let next = self.row_rule(node, h, &kinds, &state)?;
+        self.when(h.some, |s| s.write_head_outputs())?;
+        Ok(next)
+    }
+
+    fn kinds(&self, node: ValueId) -> Res<Kinds> {
+        let behind = self.behind(node);
+        let mut kinds = Kinds { matmuls: vec![], channels: vec![], before: vec![], behind: vec![] };
+        for s in &self.schedule.staged {
+            match self.g.node(s.node).op {
+                Op::MatMul { .. } => kinds.matmuls.push(*s),
+                _ if self.dims(s.node)?.len() == 1 => kinds.channels.push(*s),
+                _ if behind.contains(&s.node) => kinds.behind.push(*s),
+                _ => kinds.before.push(*s),
+            }
+        }
+        // The result is kept where it is formed.
+        kinds.behind.retain(|s| self.g.node(s.node).args.first() != Some(&node));
+        Ok(kinds)
+    }
+
+    /// Starts all loads of a row: weight rows of the head's contractions, and what is given of all that is formed.
+    fn load_row(&mut self, node: ValueId, h: &Head, kinds: &Kinds) -> Res<Vec<Option<HeadRows>>> {
+        let rows = kinds.matmuls.iter().map(|s| self.load_head_rows(s)).collect::<Res<Vec<_>>>()?;
+        let later: BTreeSet<ValueId> = self.schedule.staged.iter().map(|s| s.node).collect();
+        for s in &kinds.channels {
+            for spot in self.spots(s.elements) {
+                let channel = self.head_channel(spot.at, h.channels());
+                self.load_operands_ahead(s.node, &[channel], &later)?;
+            }
+        }
+        for s in kinds.before.iter().chain(&kinds.behind) {
+            for spot in self.spots(s.elements) {
+                let at = if s.elements == 1 { Ix::Const(0) } else { spot.at };
+                let idx = self.scope_index(s.node, at)?;
+                self.load_operands_ahead(s.node, &idx, &later)?;
+            }
+        }
+        let head = self.head.map_or(Ix::Const(0), |(_, number)| Ix::uni(number));
+        let (outer, args) = (self.mask, &self.g.node(node).args);
+        let column = self.column(h);
+        self.load_ahead(args[2], &[head, column], &later)?;
+        self.mask = outer;
+        self.load_ahead(args[4], &[head, Ix::Const(0)], &later)?;
+        for (_, v) in self.g.outputs.iter().filter(|(_, v)| self.g.ty(*v).tensor().is_some()) {
+            let v = strip_reshapes(self.g, *v);
+            let width = self.dims(v)?.last().copied().unwrap_or(1);
+            for spot in self.spots(width) {
+                self.load_ahead(v, &[head, spot.at], &later)?;
+            }
+        }
+        Ok(rows)
+    }
+
+    /// Keeps what follows from loads alone. Collective.
+    fn keep_given(&mut self, h: &Head, kinds: &Kinds, rows: &[Option<HeadRows>]) -> Res<()> {
+        for s in &kinds.channels {
+            let spots = self.spots(s.elements);
+            self.keep_channels(s, h.channels(), &spots)?;
+        }
+        rows.iter().flatten().for_each(|rows| self.keep_head_rows(rows));
+        if !kinds.channels.is_empty() || rows.iter().any(Option::is_some) {
+            self.b.barrier();
+        }
+        for (s, _) in kinds.matmuls.iter().zip(rows).filter(|(_, rows)| rows.is_none()) {
+            self.keep_head_matmul(s.node, s.elements)?;
+        }
+        Ok(())
+    }
+
+    /// One row from what is kept of it; gives the state behind it.
+    fn row_rule(&mut self, node: ValueId, h: &Head, kinds: &Kinds, state: &[Val]) -> Res<Vec<Val>> {
+        self.keep_levels(&kinds.before)?;
+        let (o, next) = self.delta_step(node, h, state)?;
+        self.keep_result(node, h, o)?;
+        self.keep_levels(&kinds.behind)?;
+        self.taps.clear();
+        Ok(next)
+    }
+
     /// Values that follow from the rule's result.
-    fn behind(&self, node: ValueId) -> std::collections::BTreeSet<ValueId> {
-        let mut set = std::collections::BTreeSet::from([node]);
+    fn behind(&self, node: ValueId) -> BTreeSet<ValueId> {
+        let mut set = BTreeSet::from([node]);
         for id in self.g.ids() {
             if self.g.node(id).args.iter().any(|a| set.contains(a)) {
                 set.insert(id);
@@ -167,6 +322,7 @@ impl Gen<'_> {
         let outer = self.mask;
         let column = self.column(h);
         let head = self.head.map_or(Ix::Const(0), |(_, number)| Ix::uni(number));
+        let (value, beta) = (self.eval(v, &[head, column])?, self.eval(beta, &[head, Ix::Const(0)])?);
         let mut decayed = Vec::new();
         let mut sums = self.no_sums(h);
         for (i, &s) in state.iter().enumerate() {
@@ -178,7 +334,6 @@ impl Gen<'_> {
             decayed.push(s);
         }
         let predicted = self.key_total(h, sums, column);
-        let (value, beta) = (self.eval(v, &[head, column])?, self.eval(beta, &[head, Ix::Const(0)])?);
         let error = self.b.sub(value, predicted);
         let delta = self.b.mul(error, beta);
         let mut sums = self.no_sums(h);
@@ -255,10 +410,19 @@ impl Gen<'_> {
         Ok(())
     }
 
-    /// An output's elements of this head.
+    /// The outputs' elements of this head.
+    fn write_head_outputs(&mut self) -> Res<()> {
+        for number in 0..self.g.outputs.len() {
+            if self.g.ty(self.g.outputs[number].1).tensor().is_some() {
+                self.write_head_output(number)?;
+            }
+        }
+        Ok(())
+    }
+
     fn write_head_output(&mut self, number: usize) -> Res<()> {
         let (name, value) = &self.g.outputs[number];
-        let v = unglue_passes::schedule::strip_reshapes(self.g, *value);
+        let v = strip_reshapes(self.g, *value);
         let dims = self.dims(v)?;
         let Some((heads, head)) = self.head else { return self.fault(v, "no head") };
         if dims.len() != 2 || dims[0] != heads {
@@ -270,28 +434,11 @@ impl Gen<'_> {
         let width = self.b.i(dims[1] as i64);
         let line = self.b.mul(head, width);
         let base = self.b.add(row, line);
-        self.for_elements(dims[1], |s, at| {
-            let x = s.eval(v, &[Ix::uni(head), at])?;
-            s.store(place, Some(base), at, x);
-            Ok(())
-        })
-    }
-
-    /// Moves the convolution window of this head's channels on.
-    fn shift_channels(&mut self, (start, end): (Val, Val), slot: Val, heads: u64, keys: u64) -> Res<()> {
-        let update = self.g.ids().find(|id| self.g.node(*id).op == Op::ConvUpdate);
-        let (Some(update), Some((_, head))) = (update, self.head) else { return Ok(()) };
-        let channels = self.elements(self.g.node(update).args[0])?;
-        let segment = heads * keys;
-        for s in 0..channels / segment {
-            let width = self.b.i(keys as i64);
-            let own = self.b.mul(head, width);
-            let first = self.b.i((s * segment) as i64);
-            let base = self.b.add(first, own);
-            let offset = Ix::Uni { val: base, aligned: keys.is_multiple_of(32) && (s * segment).is_multiple_of(32) };
-            self.for_elements(keys, |g, at| {
-                let at = at.add(offset, &mut g.b);
-                g.shift_window(update, start, end, slot, at)
+        for spot in self.spots(dims[1]) {
+            self.at_spot(&spot, |s| {
+                let x = s.eval(v, &[Ix::uni(head), spot.at])?;
+                s.store(place, Some(base), spot.at, x);
+                Ok(())
             })?;
         }
         Ok(())

@@ -56,6 +56,7 @@ impl Gen<'_> {
                 let own = flat.add(back, &mut self.b);
                 Ok(self.load(*place, None, own))
             }
+            Kept::Channels { .. } => self.fault(id, "channels of several heads"),
             Kept::Tile { place, columns } => {
                 let dims = self.dims(id)?;
                 let (base, own) = self.in_columns(&dims, idx, *columns);
@@ -143,15 +144,16 @@ impl Gen<'_> {
                 })
             }
             Op::Reshape(_) => {
-                let (to, from) = (self.dims(id)?, self.dims(args[0])?);
-                let at = reshaped(&to, &from, idx, &mut self.b);
+                let at = self.reshaped_index(id, idx)?;
                 self.eval(args[0], &at)
             }
             Op::Broadcast(_) => self.operand(id, args[0], idx),
             Op::Slice { axis, start, .. } => {
-                let a = self.axis(id, *axis)?;
-                let mut at = idx.to_vec();
-                at[a] = at[a].add(Ix::Const(*start), &mut self.b);
+                if let Some(Kept::Channels { place, segment, width }) = self.kept.get(&args[0]).cloned() {
+                    let own = self.own_channel(id, idx[0], start / segment * width, width)?;
+                    return Ok(self.load(place, None, own));
+                }
+                let at = self.sliced_index(id, (*axis, *start), idx)?;
                 self.eval(args[0], &at)
             }
             Op::Concat { axis } => self.eval_concat(id, *axis, idx),
@@ -181,21 +183,36 @@ impl Gen<'_> {
         }
     }
 
-    /// An operand under broadcasting: axes of extent 1 are read at 0.
+    /// Index of the element that a reshape shows at `idx`.
+    pub(super) fn reshaped_index(&mut self, id: ValueId, idx: &[Ix]) -> Res<Vec<Ix>> {
+        let (to, from) = (self.dims(id)?, self.dims(self.g.node(id).args[0])?);
+        Ok(reshaped(&to, &from, idx, &mut self.b))
+    }
+
+    /// Index of the element that a slice shows at `idx`.
+    pub(super) fn sliced_index(&mut self, id: ValueId, (axis, start): (u32, u64), idx: &[Ix]) -> Res<Vec<Ix>> {
+        let a = self.axis(id, axis)?;
+        let mut at = idx.to_vec();
+        at[a] = at[a].add(Ix::Const(start), &mut self.b);
+        Ok(at)
+    }
+
+    /// An operand under broadcasting.
     fn operand(&mut self, parent: ValueId, child: ValueId, idx: &[Ix]) -> Res<Val> {
+        let at = self.operand_index(parent, child, idx)?;
+        self.eval(child, &at)
+    }
+
+    /// Index of an operand under broadcasting: axes of extent 1 are read at 0.
+    pub(super) fn operand_index(&self, parent: ValueId, child: ValueId, idx: &[Ix]) -> Res<Vec<Ix>> {
         let (p, c) = (self.tensor(parent)?, self.tensor(child)?);
-        if c.shape.is_empty() {
-            return self.eval(child, &[]);
-        }
         let offset = usize::from(has_rows(p));
-        let at: Vec<Ix> = c
-            .shape
+        Ok(c.shape
             .iter()
             .enumerate()
             .filter(|(_, d)| !matches!(d, Dim::Rows | Dim::Logits | Dim::Seqs))
             .map(|(i, d)| if d.is_one() || i < offset { Ix::Const(0) } else { idx[i - offset] })
-            .collect();
-        self.eval(child, &at)
+            .collect())
     }
 
     fn eval_leaf(&mut self, id: ValueId, idx: &[Ix]) -> Res<Val> {

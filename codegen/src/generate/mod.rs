@@ -12,9 +12,11 @@ mod eval;
 mod experts;
 mod finish;
 mod groups;
+mod heads;
 mod in_place;
 mod index;
 mod interface;
+mod levels;
 mod packed;
 mod row;
 mod scope;
@@ -46,6 +48,7 @@ pub(crate) use row::FAULT_TOKEN;
 use blocks::Columns;
 use index::Ix;
 use interface::Interface;
+use state::Sequence;
 
 /// A kernel's program and interface.
 #[derive(Clone, Debug)]
@@ -68,6 +71,8 @@ enum Kept {
     Shared { place: Place, elements: u64, by_row: bool },
     /// Workgroup memory: the `elements` values of this head, of a value that has as many for each.
     OfHead { place: Place, elements: u64 },
+    /// Workgroup memory: this head's channels of a row of whole segments, `width` of each segment, one after the other.
+    Channels { place: Place, segment: u64, width: u64 },
     /// Workgroup memory: the workgroup's columns of some rows.
     Tile { place: Place, columns: Columns },
     /// The element that the anchor's lanes hold now; one value for each inner choice.
@@ -91,6 +96,10 @@ struct Gen<'a> {
     kept: HashMap<ValueId, Kept>,
     /// Values already formed at an index, one map for each open block.
     memo: Vec<HashMap<(ValueId, Vec<Ix>), Val>>,
+    /// Taps and values of convolutions that were loaded ahead, oldest first.
+    taps: HashMap<(ValueId, Vec<Ix>), Vec<[Val; 2]>>,
+    /// The sequence of all rows that are formed, where a workgroup has one.
+    sequence: Option<Sequence>,
     /// Row of the step that is being formed (uniform).
     row: Val,
     /// The workgroup's place in the grid of the section that is being formed; `None` if the launch has one section.
@@ -125,6 +134,8 @@ pub fn generate(name: &str, g: &Graph, schedule: &Schedule, bucket: Bucket) -> R
         iface: Interface::default(),
         kept: HashMap::new(),
         memo: vec![HashMap::new()],
+        taps: HashMap::new(),
+        sequence: None,
         row,
         place: None,
         across: None,
@@ -231,7 +242,9 @@ impl<'a> Gen<'a> {
         let out = f(self);
         self.memo.pop();
         // Registers defined inside the block are out of scope; workgroup memory stays.
-        self.kept.retain(|id, k| kept.contains(id) || matches!(k, Kept::Shared { .. } | Kept::OfHead { .. }));
+        self.kept.retain(|id, k| {
+            kept.contains(id) || matches!(k, Kept::Shared { .. } | Kept::OfHead { .. } | Kept::Channels { .. })
+        });
         out
     }
 

@@ -25,7 +25,6 @@ impl<'a> Gen<'a> {
         let id = s.node;
         match (&g.node(id).op, s.place) {
             (Op::Repeat { .. }, _) => self.keep_repeat(id),
-            (Op::MatMul { .. }, _) => self.keep_head_matmul(id, s.elements),
             (Op::TopK { k, limit }, _) => self.keep_top_k(id, *k, *limit),
             (Op::Reduce { kind, axis, .. }, place) if self.is_wide(id)? => {
                 self.keep_wide(id, *kind, *axis, s.elements, matches!(place, Keep::Registers))
@@ -36,7 +35,7 @@ impl<'a> Gen<'a> {
     }
 
     /// True for reductions that `eval` does not unroll.
-    fn is_wide(&self, id: ValueId) -> Res<bool> {
+    pub(super) fn is_wide(&self, id: ValueId) -> Res<bool> {
         let node = self.g.node(id);
         let Op::Reduce { kind, axis, order } = node.op else { return Ok(false) };
         let n = self.tensor(node.args[0])?.shape[axis as usize].fixed().unwrap_or(u64::MAX);

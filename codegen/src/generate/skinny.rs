@@ -17,12 +17,12 @@ use super::blocks::Tiles;
 use super::index::{Ix, flatten};
 use super::packed::{self, INT4_PER_WORD, Packed};
 use super::{Gen, Kept, Res, StepScalar};
-use crate::kp::{Addr, Bin, Bound, Cmp, LANES, Mem, Place, Val};
+use crate::kp::{Addr, Bin, Bound, Cmp, Place, Val};
 
 /// Elements of a weight row that a wave, or a set of waves, loads at once: 8 components in each of 32 lanes.
 pub(super) const CHUNK: u64 = 256;
 /// Bytes of 16-bit weights that a lane loads at once if no other wave has a part of the row.
-const LANE_BYTES: u32 = 16;
+pub(super) const LANE_BYTES: u32 = 16;
 /// Weights beyond this many elements are addressed with 64 bits: byte offsets stay inside 32 bits below it.
 const WIDE_ELEMENTS: u64 = 1 << 29;
 
@@ -339,7 +339,7 @@ impl Gen<'_> {
     }
 
     /// Contraction along contiguous weight rows, in the `lanes` order.
-    fn lane_sums(&mut self, segment: &Segment, span: &Span, lines: &Lines) -> Res<Vec<Val>> {
+    pub(super) fn lane_sums(&mut self, segment: &Segment, span: &Span, lines: &Lines) -> Res<Vec<Val>> {
         self.insert_stream(lines, 1);
         let zero = self.b.f(0.0);
         let init: Vec<Val> = span.rows.iter().map(|_| self.b.splat(zero, 1)).collect();
@@ -384,42 +384,6 @@ impl Gen<'_> {
             Some(packed) => self.packed_products(lines, packed, outputs, &bases),
             None => self.dot_products(lines, &bases),
         }
-    }
-
-    /// A head's outputs of a contraction, 32 of them a wave at a time, into workgroup memory. Collective.
-    pub fn keep_head_matmul(&mut self, id: ValueId, elements: u64) -> Res<()> {
-        let (Some((_, head)), n) = (self.head, self.elements(id)?) else {
-            return self.fault(id, "a contraction outside of a head");
-        };
-        let place = self.shared_array(id, Mem::F32, elements);
-        let per = elements.min(u64::from(LANES)) as u32;
-        let segment = Segment {
-            anchors: vec![id],
-            outputs: vec![],
-            n,
-            outputs_per_wave: per,
-            outputs_at_once: 1,
-            split_k: 1,
-            inner_choices: None,
-            block_sums: vec![],
-            tiles: vec![],
-        };
-        let row = self.row;
-        self.for_elements(elements, |g, at| {
-            let width = g.b.i(elements as i64);
-            let first = g.b.mul(head, width);
-            let Ix::Seq { base, .. } = at else { return g.fault(id, "elements that do not follow one another") };
-            let span = Span { n0: g.b.add(first, base), rows: vec![row] };
-            let mask = g.mask.take();
-            let lines = g.lines(YAxis::None, &span, id, None)?;
-            let sums = g.lane_sums(&segment, &span, &lines)?;
-            g.mask = mask;
-            g.store(place, None, at, sums[0]);
-            Ok(())
-        })?;
-        self.b.barrier();
-        self.kept.insert(id, Kept::OfHead { place, elements });
-        Ok(())
     }
 
     pub(super) fn weight_row(&mut self, lines: &Lines, n: Val) -> Val {

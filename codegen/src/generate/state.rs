@@ -26,6 +26,18 @@ pub struct RowPlace {
     pub position: Val,
 }
 
+/// The sequence that a workgroup has.
+#[derive(Clone, Copy, Debug)]
+pub struct Sequence {
+    /// Its rows of the step, from `start` to before `end`.
+    pub start: Val,
+    pub end: Val,
+    /// Slot, 0 if there is none.
+    pub slot: Val,
+    /// It has a slot inside the state.
+    pub live: Val,
+}
+
 impl Gen<'_> {
     pub fn state_kind(&self, id: ValueId) -> Res<&StateKind> {
         match self.g.ty(id).state() {
@@ -109,38 +121,56 @@ impl Gen<'_> {
 
     /// Causal convolution at one channel: taps by fma from +0, oldest first.
     pub fn eval_conv(&mut self, id: ValueId, idx: &[Ix]) -> Res<Val> {
+        let loaded = self.taps.remove(&(id, idx.to_vec()));
+        let terms = match loaded {
+            Some(terms) => terms,
+            None => self.conv_terms(id, idx)?,
+        };
+        let mut acc = self.b.f(0.0);
+        for [value, weight] in terms {
+            acc = self.b.fma(value, weight, acc);
+        }
+        Ok(acc)
+    }
+
+    /// Values and taps of a convolution at one channel, oldest first. Both places where a value may stand are loaded, the
+    /// row of the step and the line of the window: no load waits behind a branch.
+    pub(super) fn conv_terms(&mut self, id: ValueId, idx: &[Ix]) -> Res<Vec<[Val; 2]>> {
         let args = self.g.node(id).args.clone();
         let dims = self.dims(args[1])?;
         let (channels, taps) = (dims[0], dims[1]);
         let (_, state) = self.state_place(args[2])?;
-        let p = self.row_place();
-        let place = self.b.sub(self.row, p.start);
-        let mut acc = self.b.f(0.0);
+        let (start, slot, live) = match self.sequence {
+            Some(s) => (s.start, s.slot, s.live),
+            None => {
+                let p = self.row_place();
+                (p.start, p.slot, p.live)
+            }
+        };
+        let place = self.b.sub(self.row, start);
+        let mut terms = Vec::new();
         for w in 0..taps {
-            let back = (taps - 1 - w) as i64;
             let weight = self.eval(args[1], &[idx[0], Ix::Const(w)])?;
+            let back = (taps - 1 - w) as i64;
+            if back == 0 {
+                let now = self.row_of(args[0], self.row, idx[0])?;
+                terms.push([self.lane_like(now, idx), weight]);
+                continue;
+            }
             let recent = self.is(Cmp::Ge, place, back);
-            let (row, x) = (self.row, args[0]);
-            let value = self.choose(
-                recent,
-                |s| {
-                    let back = s.b.i(back);
-                    let row = s.b.sub(row, back);
-                    let v = s.row_of(x, row, idx[0])?;
-                    Ok(s.lane_like(v, idx))
-                },
-                |s| {
-                    let at = s.b.i((taps - 1) as i64 - back);
-                    let line = s.b.add(place, at);
-                    let v = s.slot_line(state, p.slot, taps - 1, line, channels, idx[0]);
-                    let nothing = s.b.f(0.0);
-                    let v = s.b.select(p.live, v, nothing);
-                    Ok(s.lane_like(v, idx))
-                },
-            )?;
-            acc = self.b.fma(value, weight, acc);
+            let (distance, line, zero) = (self.b.i(back), self.b.i(w as i64), self.b.i(0));
+            let row = self.b.sub(self.row, distance);
+            let row = self.b.select(recent, row, self.row);
+            let line = self.b.add(place, line);
+            let line = self.b.select(recent, zero, line);
+            let new = self.row_of(args[0], row, idx[0])?;
+            let old = self.slot_line(state, slot, taps - 1, line, channels, idx[0]);
+            let nothing = self.b.f(0.0);
+            let old = self.b.select(live, old, nothing);
+            let (new, old) = (self.lane_like(new, idx), self.lane_like(old, idx));
+            terms.push([self.b.select(recent, new, old), weight]);
         }
-        Ok(acc)
+        Ok(terms)
     }
 
     /// Gives both sides of a choice one shape.
@@ -273,9 +303,15 @@ impl Gen<'_> {
         })
     }
 
-    /// One channel of a convolution window: lines move up by the sequence's rows, ascending, so that each line is read
-    /// before it is replaced.
+    /// One channel of a convolution window: lines move up by the sequence's rows.
     pub fn shift_window(&mut self, id: ValueId, start: Val, end: Val, slot: Val, at: Ix) -> Res<()> {
+        let lines = self.window_lines(id, (start, end), slot, at)?;
+        self.replace_window(id, slot, at, &lines)
+    }
+
+    /// The next lines of one channel of a convolution window, for a sequence that has a row. Line i holds what was i rows
+    /// after the oldest that is kept; as with [`Gen::conv_terms`] no load waits behind a branch.
+    pub(super) fn window_lines(&mut self, id: ValueId, (start, end): (Val, Val), slot: Val, at: Ix) -> Res<Vec<Val>> {
         let (x, old) = (self.g.node(id).args[0], self.g.node(id).args[1]);
         let StateKind::Slot { shape } = self.state_kind(old)?.clone() else {
             return self.fault(id, "not a slot state");
@@ -283,29 +319,33 @@ impl Gen<'_> {
         let (lines, width) = (shape[0], shape[1]);
         let (_, state) = self.state_place(id)?;
         let count = self.b.sub(end, start);
+        let mut out = Vec::new();
         for line in 0..lines {
-            // Line i holds what was i rows after the oldest that is kept: row `count - lines + i` of this step.
             let back = self.b.i(line as i64 - lines as i64);
             let row = self.b.add(count, back);
             let recent = self.is(Cmp::Ge, row, 0);
-            let value = self.choose(
-                recent,
-                |s| {
-                    let row = s.b.add(start, row);
-                    let v = s.row_of(x, row, at)?;
-                    Ok(s.lane_like(v, &[at]))
-                },
-                |s| {
-                    let from = s.b.i(line as i64);
-                    let from = s.b.add(from, count);
-                    let v = s.slot_line(state, slot, lines, from, width, at);
-                    Ok(s.lane_like(v, &[at]))
-                },
-            )?;
-            let first = self.scaled(slot, lines * width);
-            let offset = self.b.i64((line * width) as i64);
+            let (zero, from) = (self.b.i(0), self.b.i(line as i64));
+            let row = self.b.select(recent, row, zero);
+            let row = self.b.add(start, row);
+            let from = self.b.add(from, count);
+            let from = self.b.select(recent, zero, from);
+            let new = self.row_of(x, row, at)?;
+            let old = self.slot_line(state, slot, lines, from, width, at);
+            let (new, old) = (self.lane_like(new, &[at]), self.lane_like(old, &[at]));
+            out.push(self.b.select(recent, new, old));
+        }
+        Ok(out)
+    }
+
+    /// Stores all lines of one channel of a convolution window.
+    pub(super) fn replace_window(&mut self, id: ValueId, slot: Val, at: Ix, lines: &[Val]) -> Res<()> {
+        let (_, state) = self.state_place(id)?;
+        let width = self.elements(self.g.node(id).args[0])?;
+        for (i, &line) in (0u64..).zip(lines) {
+            let first = self.scaled(slot, lines.len() as u64 * width);
+            let offset = self.b.i64((i * width) as i64);
             let base = self.b.bin(Bin::Add, first, offset);
-            self.store(state, Some(base), at, value);
+            self.store(state, Some(base), at, line);
         }
         Ok(())
     }

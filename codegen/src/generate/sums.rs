@@ -4,10 +4,10 @@ use unglue_ir::graph::ValueId;
 
 use super::index::Ix;
 use super::{Gen, Res};
-use crate::kp::{Addr, Bin, Bound, Cmp, Mem, Place, Reduce, Val};
+use crate::kp::{Addr, Bin, Bound, Cmp, LANES, Mem, Place, Reduce, Val};
 
 /// Chains of the `lanes` order.
-const CHAINS: u64 = 256;
+pub(super) const CHAINS: u64 = 256;
 /// The chains in groups of 32.
 const GROUPS: u64 = CHAINS / 32;
 
@@ -197,9 +197,15 @@ impl Gen<'_> {
     /// Sums over the lanes, each as [`Reduce::Add`] forms it: of m values, m a power of two up to 32, lane l gets the sum
     /// of value l / (32 / m). A step that halves the lanes of a sum halves the values of a lane, so that eight sums take
     /// little more than two would by themselves.
-    pub fn sums_over_lanes(&mut self, mut values: Vec<Val>) -> Val {
+    pub fn sums_over_lanes(&mut self, values: Vec<Val>) -> Val {
+        self.sums_in_groups(values, LANES)
+    }
+
+    /// As [`Gen::sums_over_lanes`], over each group of `lanes` lanes, a power of two: of m values, m up to `lanes`, lane l of
+    /// a group gets the sum of value l / (lanes / m).
+    pub fn sums_in_groups(&mut self, mut values: Vec<Val>, lanes: u32) -> Val {
         let lane = self.b.lane();
-        for step in [16u8, 8, 4, 2, 1] {
+        for step in [16u8, 8, 4, 2, 1].into_iter().filter(|step| u32::from(*step) < lanes) {
             if values.len() == 1 {
                 let other = self.b.xor_lane(values[0], step);
                 values[0] = self.b.bin(Bin::Add, values[0], other);

@@ -5,11 +5,12 @@
 //! stand between the two stages and behind them, whatever k is.
 
 use unglue_ir::graph::ValueId;
-use unglue_ir::op::GroupLimit;
+use unglue_ir::op::{GroupLimit, Op};
+use unglue_passes::schedule::strip_reshapes;
 
 use super::groups::KeptGroups;
 use super::index::Ix;
-use super::{Gen, Kept, Res};
+use super::{Gen, Kept, Res, has_rows};
 use crate::kp::{Addr, Bin, Bound, Cmp, Conv, LANES, Mem, Place, Reduce, Un, Val};
 
 /// What fills a list up; below every key.
@@ -21,6 +22,8 @@ const NAN_KEY: i32 = i32::MIN + 2;
 /// Elements of a lane that are loaded before the first of them is compared, when only the best is asked for: a round trip
 /// of memory is paid once for all of them.
 const LOADED: u64 = 8;
+/// Elements of a lane's load of a given row.
+const TOGETHER: u64 = 4;
 
 /// Where waves leave their lists: keys in falling order and the elements' numbers.
 #[derive(Clone, Copy)]
@@ -275,6 +278,9 @@ impl Gen<'_> {
     fn best_of_lanes(&mut self, scores: ValueId, n: u64) -> Res<(Val, Val)> {
         let (low, far) = (self.b.i(i64::from(TAKEN)), self.b.i(i64::from(i32::MAX)));
         let (low, far) = (self.b.splat(low, 1), self.b.splat(far, 1));
+        if let Some(best) = self.best_of_given(scores, n, [low, far])? {
+            return Ok((best[0], best[1]));
+        }
         let (wave, lanes) = (self.b.wave(), self.b.i(i64::from(LANES)));
         let own = self.b.mul(wave, lanes);
         let step = u64::from(LANES * self.b.waves());
@@ -300,6 +306,52 @@ impl Gen<'_> {
             Ok(s.better(key, ix, c))
         })?;
         Ok((best[0], best[1]))
+    }
+
+    /// The same of a given row, [`LOADED`] wide loads of a lane at a time; `None` for a row that does not fill them. The last
+    /// ones end with the row: elements that were there before are no better than themselves.
+    fn best_of_given(&mut self, scores: ValueId, n: u64, none: [Val; 2]) -> Res<Option<Vec<Val>>> {
+        let leaf = strip_reshapes(self.g, scores);
+        let given = matches!(self.g.node(leaf).op, Op::Input { .. }) && has_rows(self.tensor(scores)?);
+        let round = u64::from(LANES * self.b.waves()) * TOGETHER * LOADED;
+        if !given || self.kept.contains_key(&leaf) || n < round || !n.is_multiple_of(TOGETHER) {
+            return Ok(None);
+        }
+        let (place, _) = self.leaf(leaf)?;
+        let full = n / round * round;
+        let (start, end, last) = (self.b.i(0), self.b.i(full as i64), self.b.i((n - round) as i64));
+        let best =
+            self.looped((start, end, round as i64), &none, |s, first, best| Ok(s.better_round(place, n, first, best)))?;
+        Ok(Some(if full < n { self.better_round(place, n, last, &best) } else { best }))
+    }
+
+    /// The better of `best` and the elements of a lane's wide loads from element `first` of the row on.
+    fn better_round(&mut self, place: Place, n: u64, first: Val, best: &[Val]) -> Vec<Val> {
+        let (wave, lane, row) = (self.b.wave(), self.b.lane(), self.row_base(&[n]));
+        let each = u64::from(LANES) * TOGETHER;
+        let (of_wave, of_lane) = (self.b.i(each as i64), self.b.i(TOGETHER as i64));
+        let own = self.b.mul(wave, of_wave);
+        let own = self.b.add(first, own);
+        let in_wave = self.b.mul(lane, of_lane);
+        let mut loads = Vec::new();
+        for u in 0..LOADED {
+            let next = self.b.i((u * each * u64::from(self.b.waves())) as i64);
+            let at = self.b.add(own, next);
+            let base = self.b.add(row, at);
+            let values = self.b.load(place, Addr::Contig { base }, Bound::All, TOGETHER as u8);
+            loads.push((at, values));
+        }
+        let mut best = best.to_vec();
+        for (at, values) in loads {
+            let at = self.b.add(at, in_wave);
+            for v in 0..TOGETHER {
+                let x = self.b.component(values, v as u8);
+                let (key, v) = (self.score_key(x), self.b.i(v as i64));
+                let at = self.b.add(at, v);
+                best = self.better(key, Ix::Lane(at), &best);
+            }
+        }
+        best
     }
 
     /// The better of `best` and [`LOADED`] elements of a lane that lie `step` apart.

@@ -291,7 +291,28 @@ fn convolution_and_delta_rule() {
     run("kda_real", &bodies::conv_delta_norm(2, 128, None), 4, 0);
     all_buckets("kda", &bodies::conv_delta_norm(2, 32, None), 0);
     run("kda_low_rank_real", &bodies::conv_delta_norm(2, 128, Some(128)), 4, 0);
+    run("kda_low_rank_real_r1", &bodies::conv_delta_norm(2, 128, Some(128)), 1, 0);
     all_buckets("kda_low_rank", &bodies::conv_delta_norm(3, 40, Some(20)), 0);
+}
+
+/// Weight rows of which a load has many and one, in one round and in two.
+#[test]
+fn factors_of_a_heads_gates() {
+    run("kda_rank_16", &bodies::conv_delta_norm(2, 16, Some(16)), 4, 0);
+    run("kda_rank_256", &bodies::conv_delta_norm(2, 16, Some(256)), 1, 0);
+}
+
+/// Behind the first barrier of a row that is alone only the lines of the convolution window are loaded.
+#[test]
+fn a_head_loads_what_is_given_first() {
+    for fit in fit::FITS {
+        let graph = bodies::conv_delta_norm(2, 128, Some(128));
+        let made = Made::of("kda_loads", &graph, Bucket { rows_max: 1, seqs_max: 1, pools: 0, fit });
+        let code = String::from_utf8(made.code("sm_90")).unwrap();
+        let (first, rest) = code.split_once("bar.sync").unwrap();
+        assert!(first.contains("ld.global.nc.v4.b32"), "{}", fit.target);
+        assert!(!rest.contains("ld.global.nc"), "{}", fit.target);
+    }
 }
 
 #[test]

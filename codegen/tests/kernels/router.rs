@@ -19,7 +19,7 @@ use unglue_passes::schedule::row_elements;
 use unglue_runtime::{ArgValue, Code, Device};
 
 use super::bodies::{R, bin, f, input, scaled, un, weight};
-use super::finishes::exchanging;
+use super::finishes::{argmax, exchanging};
 use super::{Made, all_buckets};
 
 /// Words of a launch's outputs, by name.
@@ -113,7 +113,7 @@ fn launch(made: &Made, device: &mut dyn Device, rows: usize, leaves: &[(&str, Ve
                 vec![0xa5; row_elements(made.graph.ty(*v), &made.bucket) as usize * 4 * rows_max]
             }
             Use::Step(StepBuffer::Counter) => vec![0; 64],
-            Use::Scalar(StepScalar::Rows) => {
+            Use::Scalar(StepScalar::Rows | StepScalar::Logits) => {
                 args.push(ArgValue::Scalar(rows as i32));
                 continue;
             }
@@ -261,6 +261,26 @@ fn emulator(made: &Made) -> EmuDevice {
 fn counts_on_gfx1201() {
     for (e, k) in [(1, 1), (7, 7), (60, 33), (257, 8), (288, 8), (512, 10), (1024, 64), (4096, 64)] {
         with_chooser(e, k, 16, |made| special_holds(made, &mut emulator(made), e as usize, k as usize));
+    }
+}
+
+/// Rows that wide loads stream, in whole rounds and not; one that they do not divide, and one for fewer waves.
+#[test]
+fn the_best_of_long_rows() {
+    for n in [16384u64, 16388, 33000, 20001, 16380] {
+        let (name, graph) = (format!("best_{n}"), argmax(n));
+        let made = Made::new(&name, &graph, 16, 0);
+        assert_eq!(made.schedule.waves, if n < 16384 { 8 } else { 16 });
+        let mut rows = special_rows(n as usize, 1);
+        let top = |at: &'static [usize]| {
+            (0..n as usize).map(|i| if at.contains(&i) { 9.0 } else { (i % 7) as f32 }).collect()
+        };
+        rows.extend([top(&[16379, 16378]), top(&[11, 4096]), top(&[16001, 300])]);
+        for device in [&mut made.cpu(2) as &mut dyn Device, &mut emulator(&made)] {
+            let out = launch(&made, device, rows.len(), &[("logits", f32s(&rows.concat()))]);
+            let want: Vec<u32> = rows.iter().map(|row| ranked(row, 0..row.len())[0] as u32).collect();
+            assert_eq!(out["argmax"], want, "{name} on {}", device.name());
+        }
     }
 }
 

@@ -28,14 +28,16 @@ pub fn schedule(g: &Graph, node: ValueId, bucket: &Bucket) -> Result<Schedule, O
     let parts = parts(g, node, (keys, values), column_waves, bucket.fit.keys_a_lane)?;
     let nodes: BTreeSet<ValueId> = g.ids().filter(|id| *id != node).collect();
     check_nodes(g, node, heads)?;
-    let mut wanted: BTreeSet<ValueId> = args[..5].iter().copied().collect();
+    let channels = head_channels(g, heads, keys);
+    let stored: BTreeSet<ValueId> = channels.iter().map(|s| s.node).collect();
+    // Lanes read a column of their own of the values, and a single element of beta: only long chains of ops are kept.
+    let mut wanted = BTreeSet::from([args[0], args[1], args[3]]);
+    wanted.extend([args[2]].into_iter().filter(|v| stage::inline_cost(g, *v, &stored) > stage::SHARE_COST));
     let o = g.ids().find(|id| g.node(*id).op == Op::Project(0) && g.node(*id).args[0] == node);
     wanted.extend(o);
-    let mut staged = stage::plan(
-        g,
-        &nodes,
-        &Scope { bucket, heads: Some(heads), wanted: &wanted, stored: &BTreeSet::new(), rows: 1 },
-    )?;
+    let mut staged =
+        stage::plan(g, &nodes, &Scope { bucket, heads: Some(heads), wanted: &wanted, stored: &stored, rows: 1 })?;
+    staged.extend(channels);
     staged.extend(head_matmuls(g, heads)?);
     staged.sort_by_key(|s| s.node);
     stage::check_budget(&staged, 1)?;
@@ -87,6 +89,32 @@ fn head_matmuls(g: &Graph, heads: u64) -> Result<Vec<Staged>, Obstacle> {
         out.push(Staged { node: id, place: Place::Shared { bytes: 4 }, elements: outputs / heads });
     }
     Ok(out)
+}
+
+/// What follows from a convolution up to where all uses take segments of H * K channels apart: a workgroup forms the
+/// channels of its head, those of all segments at once.
+fn head_channels(g: &Graph, heads: u64, keys: u64) -> Vec<Staged> {
+    let segment = heads * keys;
+    let users = g.users();
+    let mut behind: BTreeSet<ValueId> = g.ids().filter(|id| g.node(*id).op == Op::CausalConv).collect();
+    let mut out = Vec::new();
+    for id in g.ids() {
+        let pointwise = matches!(g.node(id).op, Op::Unary(_) | Op::Binary(_) | Op::Cast(_));
+        if pointwise && g.node(id).args.iter().any(|a| behind.contains(a)) {
+            behind.insert(id);
+        }
+        let apart = |u: &ValueId| match g.node(*u).op {
+            Op::Slice { axis: 1, start, len } => start.is_multiple_of(segment) && len == segment,
+            _ => false,
+        };
+        let flat = g.ty(id).tensor().filter(|t| t.rank() == 2).and_then(|t| t.shape[1].fixed());
+        let users = &users[id.index()];
+        let Some(n) = flat.filter(|n| behind.contains(&id) && n.is_multiple_of(segment)) else { continue };
+        if !users.is_empty() && users.iter().all(apart) {
+            out.push(Staged { node: id, place: Place::Shared { bytes: 4 }, elements: n / heads });
+        }
+    }
+    out
 }
 
 /// Every use takes the outputs apart into heads, after pointwise ops at most.

@@ -45,9 +45,10 @@ pub static GFX1201: Fit = Fit {
 };
 
 /// H200: 132 multiprocessors with sixteen waves each, which keep 32 KiB and more of a multiprocessor's loads in flight
-/// (benches/RESULTS.md). The delta rule of 64 heads takes 25 us with 64 keys a lane, and 32 with 32. Two int4 rows are not
-/// timed. 203 workgroups pull what the L2 gives (`cost.rs`: 6,500 of 32 B/ns): half of 256 take half of the bytes at 0.63 of
-/// the rate, and nearly every multiprocessor has one. Long waves cost nothing that is known.
+/// (benches/RESULTS.md). The delta rule of 64 heads takes 11 us with 64 keys a lane, about 4 of them the events'; 32
+/// keys, and two int4 rows, are not timed. 203 workgroups pull what the L2 gives (`cost.rs`: 6,500 of 32 B/ns): half of
+/// 256 take half of the bytes at 0.63 of the rate, and nearly every multiprocessor has one. Long waves cost nothing that is
+/// known.
 pub static SM_90: Fit = Fit {
     target: "sm_90",
     waves_wanted: 2112,

@@ -13,6 +13,10 @@ use super::{Bucket, Form, Obstacle, Products, ROW_WAVES, Schedule, is_leaf, row_
 const TOP_K_SCORES: u64 = 8192;
 /// Most groups of such a top-k: 8 bytes of workgroup memory each.
 const TOP_K_GROUPS: u64 = 1024;
+/// Scores of a row from which on the choice of the best is a stream: more waves have more of it in flight.
+const LONG_ROW: u64 = 16384;
+/// Waves of a workgroup that has such a row.
+const LONG_ROW_WAVES: u32 = 16;
 
 pub fn schedule(g: &Graph, bucket: &Bucket) -> Result<Schedule, Obstacle> {
     let rows = row_symbol(g)?;
@@ -21,7 +25,14 @@ pub fn schedule(g: &Graph, bucket: &Bucket) -> Result<Schedule, Obstacle> {
     let wanted = wanted(g, &nodes, bucket)?;
     let staged =
         stage::plan(g, &nodes, &Scope { bucket, heads: None, wanted: &wanted, stored: &BTreeSet::new(), rows: 1 })?;
-    Ok(Schedule { form: Form::Row { rows }, waves: ROW_WAVES, staged, products: Products::Lanes })
+    let waves = if nodes.iter().any(|id| streams(g, *id, bucket)) { LONG_ROW_WAVES } else { ROW_WAVES };
+    Ok(Schedule { form: Form::Row { rows }, waves, staged, products: Products::Lanes })
+}
+
+/// True for the choice of the best of a long row.
+fn streams(g: &Graph, id: ValueId, bucket: &Bucket) -> bool {
+    let Op::TopK { k: 1, limit: None } = g.node(id).op else { return false };
+    row_elements(g.ty(g.node(id).args[0]), bucket) >= LONG_ROW
 }
 
 /// The one leading symbol of all values that are formed.

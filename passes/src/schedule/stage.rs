@@ -16,7 +16,7 @@ const HOIST_ELEMENTS: u64 = 32;
 /// Values below this size are not worth workgroup memory.
 const SHARE_ELEMENTS: u64 = 64;
 /// Inline cost (loads and ops, transcendentals count 8) above which a value with several uses is kept.
-const SHARE_COST: u64 = 4;
+pub const SHARE_COST: u64 = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Place {
