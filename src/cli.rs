@@ -64,6 +64,52 @@ pub enum Cover {
     None,
 }
 
+/// A fault to test with.
+#[cfg(feature = "compile")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Late arrivals, drawn from a seed.
+    Delay(u64),
+}
+
+#[cfg(feature = "compile")]
+impl std::str::FromStr for Fault {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let seed = text.strip_prefix("delay=").and_then(|seed| seed.parse().ok());
+        seed.map(Fault::Delay).ok_or_else(|| "needed delay=SEED with a number".to_owned())
+    }
+}
+
+#[cfg(feature = "compile")]
+impl std::fmt::Display for Fault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Fault::Delay(seed) => write!(f, "delay={seed}"),
+        }
+    }
+}
+
+/// How a launch follows the one in front of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Edges {
+    /// It starts when that one has ended
+    #[default]
+    Plain,
+    /// It starts when that one's workgroups have, and waits for their end itself
+    Dependent,
+}
+
+impl From<Edges> for unglue_runtime::Edges {
+    fn from(edges: Edges) -> Self {
+        match edges {
+            Edges::Plain => Self::Plain,
+            Edges::Dependent => Self::Dependent,
+        }
+    }
+}
+
 /// Which rewrites a build may make.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Numerics {
@@ -125,6 +171,10 @@ pub struct Compile {
     /// Keep A and B in different kernels; a kernel stands for all of its ops
     #[arg(long, value_name = "A,B[@ROWS]")]
     pub forbid_fuse: Vec<Pair>,
+    /// Build a fault in, to test with: delay=SEED lets workgroups come late to where they meet, by cycles drawn from the seed
+    /// (sm_90). Results stay the same; verify takes such a bundle, run does not
+    #[arg(long, value_name = "FAULT")]
+    pub fault: Option<Fault>,
     /// Threads of code generation; 0 takes all cores. The bundle does not depend on it
     #[arg(long, default_value_t = 0)]
     pub jobs: usize,
@@ -180,6 +230,9 @@ pub struct Run {
     /// Threads of the cpu or gfx12-emu device; 0 takes all cores. Results do not depend on it
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
+    /// How launches follow one another
+    #[arg(long, value_enum, default_value_t)]
+    pub edges: Edges,
     /// Write the logits of all fed rows to a safetensors file
     #[arg(long, value_name = "FILE")]
     pub dump: Option<PathBuf>,
@@ -210,6 +263,9 @@ pub struct Verify {
     /// Draws per kernel
     #[arg(long, default_value_t = 3)]
     pub draws: u64,
+    /// Launch each kernel whose workgroups meet so many times more per draw, and compare all bits with the first launch's
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub repeat: u32,
     #[arg(long)]
     pub json: bool,
 }
@@ -229,6 +285,12 @@ pub struct Bench {
     /// Time so many whole steps instead, by single launches and by recorded lists, with drawn weights; on any device
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub steps: Option<u32>,
+    /// With --steps: tokens that the sequence has before
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "steps")]
+    pub context: u64,
+    /// With --steps: how launches follow one another; both in turns by default, where the bundle and the device can
+    #[arg(long, value_enum, requires = "steps")]
+    pub edges: Option<Edges>,
     /// Launches per kernel, each with cold caches
     #[arg(long, value_name = "N", default_value_t = 15)]
     pub rounds: u32,

@@ -23,6 +23,7 @@ pub fn run(args: &cli::Compile) -> Result<(), CliError> {
     refuse_not_yet(args)?;
     free_output(&args.output)?;
     let targets = targets(&args.target)?;
+    faults(args.fault, &targets)?;
     let source = source::load(&args.input, &args.trunk)?;
     let bar = progress(args.json);
     bar.set_message("verifying the trunk");
@@ -37,12 +38,13 @@ pub fn run(args: &cli::Compile) -> Result<(), CliError> {
     bar.set_message("compiling kernels");
     let cache = args.cache.as_deref().map(Cache::new).transpose()?;
     let progress = |done: usize, _| bar.set_position(done as u64);
-    let how = bundle::How { jobs, cache: cache.as_ref(), progress: &progress };
+    let delay = args.fault.map(|cli::Fault::Delay(seed)| seed);
+    let how = bundle::How { delay, jobs, cache: cache.as_ref(), progress: &progress };
     let kernels = bundle::compile(&fused.plan, &targets, &how)?;
     bar.set_message("linking and writing");
     let mut parts = bundle::parts(&kernels, &targets)?;
     let options = options(args, &source);
-    let m = bundle::manifest(&fused.module, &fused.plan, &kernels, source.model.clone(), options)?;
+    let m = bundle::manifest(&fused.module, &fused.plan, &kernels, &targets, source.model.clone(), options)?;
     parts.push(text_part("trunk.ir", manifest::PartKind::TrunkIr, unglue_ir::text::print_module(&source.module)));
     let report = serde_json::to_string_pretty(&fused.report).map_err(|e| CliError::input(&args.output, e))?;
     parts.push(text_part("report.json", manifest::PartKind::Report, report));
@@ -115,6 +117,22 @@ fn targets(names: &[String]) -> Result<Vec<&'static Target>, CliError> {
     Ok(out)
 }
 
+/// Delays need a clock.
+fn faults(fault: Option<cli::Fault>, targets: &[&'static Target]) -> Result<(), CliError> {
+    let without: Vec<&str> = targets.iter().filter(|t| !t.clock).map(|t| t.name).collect();
+    match fault {
+        Some(fault) if !without.is_empty() => {
+            let clocks: Vec<&str> = target::TARGETS.iter().filter(|t| t.clock).map(|t| t.name).collect();
+            Err(CliError::Usage {
+                rule: "--fault",
+                found: format!("{fault} for {}, which has no clock", without.join(", ")),
+                needed: format!("--target {}", clocks.join(",")),
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
 fn options(args: &cli::Compile, source: &Source) -> manifest::Options {
     let dtype = match source.trunk {
         Some(_) if args.trunk.dtype == cli::Dtype::F32 => manifest::Mem::F32,
@@ -134,6 +152,7 @@ fn options(args: &cli::Compile, source: &Source) -> manifest::Options {
         max_ctx: MAX_CTX,
         kv_block: KV_BLOCK,
         kv_dtype: dtype,
+        fault: args.fault.map(|fault| fault.to_string()),
     }
 }
 

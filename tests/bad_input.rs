@@ -182,6 +182,10 @@ fn options_that_make_no_sense_are_refused() {
     for rows in ["0", "15", "2049"] {
         refused_compile(model, &["--max-rows", rows], USAGE, &["--max-rows", rows, "16 to 2048"]);
     }
+    refused_compile(model, &["--fault", "delay=1"], USAGE, &["--fault", "x86-64, which has no clock", "sm_90"]);
+    for fault in ["delay", "delay=x", "late=1"] {
+        refused_compile(model, &["--fault", fault], USAGE, &["--fault", fault, "delay=SEED"]);
+    }
     refused_compile(model, &["--dtype", "f64"], USAGE, &["--dtype", "f64"]);
     refused_compile(model, &["--no-such-option"], USAGE, &["--no-such-option"]);
 }

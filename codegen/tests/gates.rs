@@ -546,7 +546,8 @@ fn streams_of(name: &str, graph: &Graph, rows_max: u32) -> Vec<u64> {
     let streams: Vec<Stream> = made.streams.iter().copied().collect();
     gates::check_streams(&code, &made.program, gfx(), &streams).unwrap_or_else(|e| panic!("{name}, {streams:?}: {e}"));
     for stream in &streams {
-        assert!(matches!(made.program.params[stream.param as usize], Param::Buffer { access: Access::Read, .. }));
+        let param = &made.program.params[stream.param as usize];
+        assert!(matches!(param, Param::Buffer { access: Access::Constant | Access::Read, .. }), "{param:?}");
     }
     streams.iter().map(|s| s.row_bytes).collect()
 }

@@ -534,3 +534,61 @@ fn tiles() {
         b.push(Stmt::TileStore { to: Place::Shared(0), base, pitch: 16, tile });
     });
 }
+
+/// Before the await only constants are accessed, and all workgroups come by it, once.
+#[test]
+fn await_comes_first() {
+    let all = Bound::All;
+    refused(1, "await-once", "2 await(s), 2 of them", |b| {
+        b.push(Stmt::Await { ahead: vec![] });
+        b.push(Stmt::Await { ahead: vec![] });
+    });
+    refused(1, "await-once", "1 await(s), 0 of them", |b| {
+        let cond = b.def(U(Elem::Bool), Expr::Bool(true));
+        let (then, ()) = b.nest(|b| b.push(Stmt::Await { ahead: vec![] }));
+        b.push(Stmt::If { cond, then, otherwise: vec![], results: vec![] });
+    });
+    refused(1, "await-load", "param0", |b| {
+        let base = b.i32(0);
+        b.load(X, Addr::Contig { base }, all, 1);
+        b.push(Stmt::Await { ahead: vec![] });
+    });
+    refused(1, "await-store", "param1", |b| {
+        let base = b.i32(0);
+        b.store(Y, Addr::Uniform { base }, all, base);
+        b.push(Stmt::Await { ahead: vec![] });
+    });
+    refused(1, "await-store", "param3", |b| {
+        let (_, zero, one) = with_exchange(b);
+        finish(b, 3, (zero, one), |_| ());
+        b.push(Stmt::Await { ahead: vec![] });
+    });
+    refused(1, "await-once", "2 await(s), 1 of them", |b| {
+        b.push(Stmt::Await { ahead: vec![Stmt::Await { ahead: vec![] }] });
+    });
+    refused(1, "await-ahead", "more than prefetches", |b| b.push(Stmt::Await { ahead: vec![Stmt::Barrier] }));
+    refused(1, "scope", "outside", |b| {
+        let (ahead, v) = b.nest(|b| b.i32(1));
+        b.push(Stmt::Await { ahead });
+        b.un(Un::Neg, v);
+    });
+    refused(1, "prefetch", "param0, declared read", |b| {
+        let zero = b.i32(0);
+        b.push(Stmt::Prefetch { from: 0, base: zero, bytes: zero, share: 1 });
+    });
+    refused(1, "prefetch-type", "number of bytes", |b| {
+        b.buffer(Mem::F32, Access::Constant);
+        let (base, bytes) = (b.i32(0), b.f32(0.0));
+        b.push(Stmt::Prefetch { from: 2, base, bytes, share: 1 });
+    });
+    refused(1, "spin-type", "number of cycles", |b| {
+        let (cycles, late) = (b.i32(0), b.f32(0.0));
+        b.push(Stmt::Spin { cycles, late });
+    });
+    let mut b = B::new("early", 1);
+    let (w, y, zero) = (b.buffer(Mem::F32, Access::Constant), b.buffer(Mem::F32, Access::Write), b.i32(0));
+    let v = b.load(w, Addr::Contig { base: zero }, all, 1);
+    b.push(Stmt::Await { ahead: vec![] });
+    b.store(y, Addr::Contig { base: zero }, all, v);
+    verify(&b.finish()).unwrap();
+}

@@ -37,11 +37,33 @@ pub struct ListedLaunch<'a> {
     pub args: &'a [ArgValue],
 }
 
+/// How a launch follows the one in front of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Edges {
+    /// It starts when that one has ended.
+    #[default]
+    Plain,
+    /// It starts when all workgroups of that one have, and its kernel waits by itself for the end of all before it.
+    Dependent,
+}
+
+impl Edges {
+    /// The name in options and messages.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Edges::Plain => "plain",
+            Edges::Dependent => "dependent",
+        }
+    }
+}
+
 /// A recorded list of launches, by number. Only the device that recorded it knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ListId(pub u64);
 
-/// A machine that holds buffers and runs kernels. Launches run in order, each after everything before it.
+/// A machine that holds buffers and runs kernels. Launches run in order, each after everything before it, or as
+/// [`Device::set_edges`] says.
 pub trait Device: Send {
     /// Name for messages and reports.
     fn name(&self) -> String;
@@ -70,6 +92,13 @@ pub trait Device: Send {
     /// Runs kernel `kernel` of the loaded ones over a grid of workgroups.
     fn launch(&mut self, kernel: u32, grid: [u32; 3], args: &[ArgValue]) -> Result<()>;
 
+    /// Sets how later launches, and those of lists that are recorded later, follow one another; gives how they do, plain
+    /// where the device knows nothing else. Loading code sets it back to plain: [`Edges::Dependent`] is for kernels that
+    /// wait themselves.
+    fn set_edges(&mut self, _wanted: Edges) -> Edges {
+        Edges::Plain
+    }
+
     /// Records launches that [`Self::replay`] runs in one call; nothing if the device gains nothing by it. What was
     /// recorded is forgotten when code is loaded or a buffer is freed.
     fn record(&mut self, _launches: &[ListedLaunch<'_>]) -> Result<Option<ListId>> {
@@ -79,6 +108,13 @@ pub trait Device: Send {
     /// Runs a recorded list, each launch after everything before it.
     fn replay(&mut self, list: ListId) -> Result<()> {
         Err(unknown_list(list))
+    }
+
+    /// As [`Self::replay`]: the microseconds between the list's first and last launch by the device's clock, or nothing if it
+    /// has none.
+    fn replay_timed(&mut self, list: ListId) -> Result<Option<f32>> {
+        self.replay(list)?;
+        Ok(None)
     }
 
     /// Forgets a recorded list.

@@ -34,6 +34,11 @@ pub enum RuntimeError {
         "bundle destination: {path} {found}; needed a free path in a folder that exists, or an unglue bundle; choose another --output or remove it yourself"
     )]
     Destination { path: PathBuf, found: String },
+    /// The bundle was built wrong on purpose.
+    #[error(
+        "bundle fault: found a build with {fault}, which is to test with; needed one without; compile it without --fault, or verify it"
+    )]
+    Faulty { fault: String },
     /// The bundle has no code for the device.
     #[error("bundle target: found code for {found}; needed {needed}; rebuild with `unglue compile --target {needed}`")]
     WrongTarget { found: String, needed: String },

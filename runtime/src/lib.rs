@@ -22,7 +22,7 @@ mod writer;
 pub use bundle::Bundle;
 pub use cpu::{CpuDevice, CpuOptions, Guard};
 pub use cuda::{CudaDevice, CudaOptions};
-pub use device::{ArgValue, BufferId, Code, Device, ListId, ListedLaunch, check_launch};
+pub use device::{ArgValue, BufferId, Code, Device, Edges, ListId, ListedLaunch, check_launch};
 pub use error::{FaultKind, RuntimeError};
 pub use layout::{Geometry, buffer_bytes, buffer_elements, grid};
 pub use session::{

@@ -54,6 +54,10 @@ pub struct Manifest {
     pub slot_tables: Vec<SlotTable>,
     /// Where results are found.
     pub outputs: Outputs,
+    /// Targets, ascending, whose kernels wait by themselves for what earlier launches wrote: a launch may start before the
+    /// one in front of it has ended. Left out if there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub awaits: Vec<String>,
     /// Points where ranks sum a buffer. Must be empty so far (tensor parallelism 1).
     pub all_reduce: Vec<AllReduce>,
 }
@@ -102,6 +106,9 @@ pub struct Options {
     pub kv_block: u64,
     /// Storage dtype of token state.
     pub kv_dtype: Mem,
+    /// What was built wrong on purpose, to test with: `delay=SEED`. Sessions refuse such bundles. Left out if nothing was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<String>,
 }
 
 /// Element type in device memory.

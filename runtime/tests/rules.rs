@@ -13,8 +13,8 @@ use serde_json::Value as Json;
 use unglue_runtime::manifest::*;
 use unglue_runtime::validate::validate;
 use unglue_runtime::{
-    ArgValue, BufferId, Bundle, Code, Device, Geometry, LogitRows, Result, RuntimeError, Session, SessionOptions,
-    check_launch, slice_tensor, write_bundle,
+    ArgValue, BufferId, Bundle, Code, Device, Edges, Geometry, LogitRows, Result, RuntimeError, Session,
+    SessionOptions, check_launch, slice_tensor, write_bundle,
 };
 
 #[test]
@@ -173,6 +173,8 @@ fn slices_are_cut_from_the_whole_tensor() {
 struct Lengths {
     buffers: BTreeMap<BufferId, u64>,
     kernels: Vec<Kernel>,
+    /// Whether launches may start early.
+    early: bool,
 }
 
 impl Lengths {
@@ -210,14 +212,17 @@ impl Device for Lengths {
         self.kernels = kernels.to_vec();
         Ok(())
     }
+    fn set_edges(&mut self, wanted: Edges) -> Edges {
+        if self.early { wanted } else { Edges::Plain }
+    }
     fn launch(&mut self, kernel: u32, grid: [u32; 3], args: &[ArgValue]) -> Result<()> {
         let len = |id| Ok(self.buffers[&id]);
         check_launch(&self.kernels[kernel as usize], grid, args, len).map_err(|e| panic!("{e}"))
     }
 }
 
-/// Runs a step of what a valid manifest describes.
-fn run(manifest: Manifest) -> Result<()> {
+/// A session of what a valid manifest describes.
+fn session_of(manifest: Manifest, device: Lengths, options: SessionOptions) -> Result<Session> {
     let dir = tempfile::tempdir().unwrap();
     write_bundle(dir.path().join("b"), manifest, &parts(vec![]))?;
     let bundle = Arc::new(Bundle::open(dir.path().join("b"))?);
@@ -229,11 +234,51 @@ fn run(manifest: Manifest) -> Result<()> {
         Ok(Cow::Owned(slice_tensor(&vec![0; full as usize], source)?.into_owned()))
     };
     let geometry = Geometry { block_size: 64, num_blocks: 4, max_slots: 2, max_ctx: 128 };
+    Session::create(bundle, Box::new(device), &provider, geometry, options)
+}
+
+/// Runs a step of what a valid manifest describes.
+fn run(manifest: Manifest) -> Result<()> {
     let options = SessionOptions { poison: true, ..Default::default() };
-    let mut session = Session::create(bundle, Box::new(Lengths::default()), &provider, geometry, options)?;
+    let mut session = session_of(manifest, Lengths::default(), options)?;
     let mut seq = session.open_sequence()?;
     session.feed(&mut seq, &[1, 2, 3], LogitRows::All)?;
     session.snapshot(&seq).map(|_| ())
+}
+
+/// Launches start early only where code and device both allow it; who asks for more is told what is missing.
+#[test]
+fn dependent_launches_need_code_that_waits_and_a_device_that_can() {
+    let edges = |awaits: bool, early: bool, wanted: Edges| {
+        let awaits = if awaits { vec![TARGET_X86_64.to_owned()] } else { vec![] };
+        let device = Lengths { early, ..Lengths::default() };
+        let options = SessionOptions { edges: wanted, ..Default::default() };
+        session_of(Manifest { awaits, ..manifest() }, device, options)
+            .map(|mut session| (session.edges(), session.set_edges(Edges::Dependent).is_ok()))
+            .map_err(|e| e.to_string())
+    };
+    let (plain, dependent) = (Edges::Plain, Edges::Dependent);
+    assert_eq!(SessionOptions::default().edges, plain);
+    assert_eq!(edges(true, true, dependent), Ok((Edges::Dependent, true)));
+    assert_eq!(edges(true, true, plain), Ok((Edges::Plain, true)));
+    assert_eq!(edges(true, false, plain), Ok((Edges::Plain, false)));
+    assert_eq!(edges(false, true, plain), Ok((Edges::Plain, false)));
+    let old = edges(false, true, dependent).unwrap_err();
+    assert!(old.contains("code that does not wait"), "{old}");
+    let cannot = edges(true, false, dependent).unwrap_err();
+    assert!(cannot.contains("which lengths cannot make"), "{cannot}");
+    let unknown = Manifest { awaits: vec!["sm_90".into()], ..manifest() };
+    let refused = run(unknown).unwrap_err().to_string();
+    assert!(refused.contains("sm_90, which has no code"), "{refused}");
+}
+
+/// What was built wrong on purpose is no model to run.
+#[test]
+fn sessions_refuse_builds_with_a_fault() {
+    let mut faulty = manifest();
+    faulty.options.fault = Some("delay=7".into());
+    let refused = run(faulty).unwrap_err().to_string();
+    assert!(refused.contains("delay=7") && refused.contains("without --fault"), "{refused}");
 }
 
 /// JSON pointers of every value in `json`.

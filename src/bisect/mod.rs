@@ -27,7 +27,7 @@ use crate::report;
 use crate::report::view::{Op, Report};
 use crate::verify::bodies::{self, in_bounds};
 use crate::verify::subject::UnderTest;
-use crate::verify::{Case, cases, fit_of, verify_case, with_subject};
+use crate::verify::{Case, Draws, cases, fit_of, verify_case, with_subject};
 use step::{Differs, Found};
 
 pub fn run(args: &cli::Bisect) -> Result<(), CliError> {
@@ -42,9 +42,10 @@ pub fn run(args: &cli::Bisect) -> Result<(), CliError> {
 fn on_draws(args: &cli::Bisect, kind: DeviceKind, bundle: &Bundle, report: &Report) -> Result<(), CliError> {
     let cases = cases(bundle.manifest(), None)?;
     let mut device = UnderTest::open(kind, bundle)?;
+    let draws = Draws { first: args.seed, draws: args.draws, repeat: 0 };
     let inputs = Inputs::Drawn;
     for (i, case) in cases.iter().enumerate() {
-        if let Some(wrong) = verify_case(&mut device, case, (args.seed, args.draws), &mut BTreeMap::new())? {
+        if let Some(wrong) = verify_case(&mut device, case, &draws, &mut BTreeMap::new())? {
             let target = target_of(&mut device)?;
             let graph = case.graph()?;
             let split = split_on(args, kind, target, case, &graph, &inputs)?;

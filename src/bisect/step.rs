@@ -122,6 +122,7 @@ pub fn first(
 
 fn run_of(args: &cli::Bisect, ids: &str, m: &Manifest) -> cli::Run {
     cli::Run {
+        edges: cli::Edges::default(),
         input: args.bundle.clone(),
         weights: args.weights.clone(),
         ids: ids.to_owned(),

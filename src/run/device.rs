@@ -53,8 +53,8 @@ impl OnDevice {
         let told = |e| explained(e, &folder);
         let device = kind.open(args.threads).map_err(told)?;
         let provider = |source: &Source| tensor(&checkpoint, source);
-        let mut session =
-            Session::create(Arc::new(bundle), device, &provider, geometry, SessionOptions::default()).map_err(told)?;
+        let options = SessionOptions { edges: args.edges.into(), ..SessionOptions::default() };
+        let mut session = Session::create(Arc::new(bundle), device, &provider, geometry, options).map_err(told)?;
         let sequence = session.open_sequence().map_err(CliError::Device)?;
         let all = || std::thread::available_parallelism().map_or(1, usize::from);
         let threads = if args.threads == 0 { all() } else { args.threads };

@@ -8,6 +8,7 @@ mod uses;
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
+use unglue_codegen::check::repeat::{check_repeated, meets};
 use unglue_codegen::check::{Mismatch, Subject, check};
 use unglue_ir::graph::Graph;
 use unglue_passes::schedule::{Bucket, Fit, fit};
@@ -19,6 +20,15 @@ use crate::emulated::{self, Executed};
 use crate::error::CliError;
 use bodies::Checked;
 use subject::UnderTest;
+
+/// What each kernel is checked on.
+pub(crate) struct Draws {
+    /// Seed of the first.
+    pub first: u64,
+    pub draws: u64,
+    /// Launches more of a kernel whose workgroups meet.
+    pub repeat: u32,
+}
 
 /// One kernel and a launch that uses it.
 pub(crate) struct Case<'a> {
@@ -63,9 +73,12 @@ pub fn run(args: &cli::Verify) -> Result<(), CliError> {
     let cases = cases(m, args.kernel.as_deref())?;
     let mut device = UnderTest::open(kind, &bundle)?;
     let mut executed: BTreeMap<String, Executed> = BTreeMap::new();
+    let draws = Draws { first: args.seed, draws: args.draws, repeat: args.repeat };
+    let mut repeated = 0;
     let mut wrong: Vec<Mismatch> = Vec::new();
     for case in &cases {
-        let found = verify_case(&mut device, case, (args.seed, args.draws), &mut executed)?;
+        repeated += u32::from(args.repeat > 0 && case_meets(case)?);
+        let found = verify_case(&mut device, case, &draws, &mut executed)?;
         if !args.json {
             match &found {
                 None => println!("ok    {:<63} {}", case.entry.name, case.entry.class),
@@ -74,13 +87,16 @@ pub fn run(args: &cli::Verify) -> Result<(), CliError> {
         }
         wrong.extend(found);
     }
-    let draws = (args.seed, args.draws);
-    let bodies = if args.kernel.is_none() { bodies::check(&bundle, draws)? } else { vec![] };
+    let bodies = if args.kernel.is_none() { bodies::check(&bundle, (args.seed, args.draws))? } else { vec![] };
     if args.json {
-        println!("{}", summary(args, cases.len(), &wrong, &bodies));
+        println!("{}", summary(args, (cases.len(), repeated), &wrong, &bodies));
     } else {
         bodies.iter().for_each(|b| println!("{}", body_line(b)));
-        println!("{} kernels, {} draws each, {} wrong", cases.len(), args.draws, wrong.len());
+        let repeats = match args.repeat {
+            0 => String::new(),
+            n => format!(", {n} repetitions of {repeated} kernels whose workgroups meet"),
+        };
+        println!("{} kernels, {} draws each{repeats}, {} wrong", cases.len(), args.draws, wrong.len());
     }
     keep(&bundle, executed);
     if let Some(first) = wrong.first() {
@@ -90,7 +106,7 @@ pub fn run(args: &cli::Verify) -> Result<(), CliError> {
     bodies::in_bounds(&bodies)
 }
 
-fn summary(args: &cli::Verify, kernels: usize, wrong: &[Mismatch], bodies: &[Checked]) -> Value {
+fn summary(args: &cli::Verify, (kernels, repeated): (usize, u32), wrong: &[Mismatch], bodies: &[Checked]) -> Value {
     let mismatch = |w: &Mismatch| {
         json!({"kernel": w.kernel, "value": w.value, "index": w.index, "row": w.row, "device": w.device,
             "interpreter": w.interpreter, "seed": w.seed})
@@ -104,7 +120,8 @@ fn summary(args: &cli::Verify, kernels: usize, wrong: &[Mismatch], bodies: &[Che
     };
     let wrong: Vec<_> = wrong.iter().map(mismatch).collect();
     let bodies: Vec<_> = bodies.iter().map(body).collect();
-    json!({"device": args.device, "kernels": kernels, "draws": args.draws, "wrong": wrong, "bodies": bodies})
+    json!({"device": args.device, "kernels": kernels, "draws": args.draws,
+        "repeated": repeated, "wrong": wrong, "bodies": bodies})
 }
 
 fn body_line(b: &Checked) -> String {
@@ -160,24 +177,34 @@ pub(crate) fn cases<'a>(m: &'a manifest::Manifest, only: Option<&str>) -> Result
 pub(crate) fn verify_case(
     device: &mut UnderTest,
     case: &Case,
-    (first, draws): (u64, u64),
+    on: &Draws,
     executed: &mut BTreeMap<String, Executed>,
 ) -> Result<Option<Mismatch>, CliError> {
     with_subject(case, |subject| {
-        for draw in 0..draws.max(1) {
-            let seed = first.wrapping_add(draw);
+        for draw in 0..on.draws.max(1) {
+            let seed = on.first.wrapping_add(draw);
             device.prepare(draw, seed);
-            if let Some(wrong) = check(device.device(), subject, seed)? {
+            let found = if on.repeat > 0 && meets(subject.uses) {
+                check_repeated(device.device(), subject, seed, on.repeat)?
+            } else {
+                check(device.device(), subject, seed)?
+            };
+            if let Some(wrong) = found {
                 return Ok(Some(wrong));
             }
-            // Counts of the first draw: later ones run in another order.
-            if let (0, Some(counts)) = (draw, device.counted()) {
+            // Counts of the first draw: later ones run in another order. Those of repetitions would be sums.
+            if let (0, 0, Some(counts)) = (draw, on.repeat, device.counted()) {
                 let (rows_max, seqs_max) = (case.bucket.rows_max, case.bucket.seqs_max);
                 executed.insert(case.entry.name.clone(), Executed { rows_max, seqs_max, seed, counts });
             }
         }
         Ok(None)
     })
+}
+
+/// Whether workgroups of a case's kernel meet.
+fn case_meets(case: &Case) -> Result<bool, CliError> {
+    with_subject(case, |subject| Ok(meets(subject.uses)))
 }
 
 /// Calls `f` with the case's kernel and graph.

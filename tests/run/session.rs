@@ -5,13 +5,13 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
 use unglue_models::checkpoint::Checkpoint;
-use unglue_runtime::manifest::{Source, StateKind};
+use unglue_runtime::manifest::{Kernel, Source, StateKind};
 use unglue_runtime::{
     BlockOrder, Bundle, CpuDevice, CpuOptions, Feed, Geometry, Guard, LogitRows, SequenceState, Session,
     SessionOptions, Snapshot, StepBatch, slice_tensor,
 };
 
-use super::common::{BUILDS, Build, Case, MODEL, succeed};
+use super::common::{BUILDS, Build, Case, MODEL, succeed, unglue};
 
 static CHECKPOINT: LazyLock<Checkpoint> = LazyLock::new(|| Checkpoint::open(Path::new(MODEL)).unwrap());
 
@@ -246,9 +246,46 @@ fn snapshot_restore_and_reset_equal_a_fresh_run() {
 #[test]
 fn whole_steps_are_timed_both_ways() {
     let bundle = BUILDS[0].bundle().to_str().unwrap();
-    let said = succeed(&["bench", bundle, "--device", "cpu", "--steps", "3", "--rows", "2", "--json"]);
+    let options = ["--device", "cpu", "--steps", "3", "--rows", "2", "--context", "37", "--json"];
+    let said = succeed(&[&["bench", bundle], &options[..]].concat());
     let said: serde_json::Value = serde_json::from_str(&said).unwrap();
     assert!(said["launches"].as_u64() > Some(10), "{said}");
     assert_eq!((&said["replays"], &said["list_steps"]), (&6.into(), &6.into()), "three timed, three before: {said}");
+    assert_eq!(said["context"], 37, "{said}");
     assert!(said["single_us"].as_f64() > Some(0.0) && said["list_us"].as_f64() > Some(0.0), "{said}");
+}
+
+/// Kernels whose workgroups meet are launched again; the count says how many there were.
+#[test]
+fn kernels_that_meet_are_repeated() {
+    let bundle = BUILDS[1].bundle();
+    let kernels = Bundle::open(bundle).unwrap().manifest().kernels.clone();
+    let meets = |k: &Kernel| k.params.iter().any(|p| p.name == "step_counter");
+    for (wanted, repeated) in [(true, 1), (false, 0)] {
+        let name = &kernels.iter().find(|k| meets(k) == wanted).unwrap().name;
+        let options = ["--kernel", name, "--draws", "1", "--repeat", "3", "--json"];
+        let said = succeed(&[&["verify", bundle.to_str().unwrap()], &options[..]].concat());
+        let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+        assert_eq!((&said["repeated"], &said["wrong"]), (&repeated.into(), &serde_json::json!([])), "{said}");
+    }
+}
+
+/// sm_90 code waits for earlier launches by itself, and a build with a fault says so and is not run.
+#[test]
+fn manifests_tell_what_kernels_wait_for_and_what_is_wrong_with_them() {
+    let folder = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let compiled = |name: &str, options: &[&str]| {
+        let bundle = folder.path().join(name).to_str().unwrap().to_owned();
+        let all = ["compile", MODEL, "-o", &bundle, "--layers", "0", "--cover", "greedy", "--json"];
+        succeed(&[&all[..], options].concat());
+        let manifest = Bundle::open(&bundle).unwrap().manifest().clone();
+        (bundle, manifest.awaits, manifest.options.fault)
+    };
+    let (_, awaits, fault) = compiled("both.ug", &["--target", "x86-64,sm_90"]);
+    assert_eq!((awaits, fault), (vec!["sm_90".to_owned()], None));
+    let (bundle, _, fault) = compiled("late.ug", &["--target", "sm_90", "--fault", "delay=3"]);
+    assert_eq!(fault.as_deref(), Some("delay=3"));
+    let done = unglue(&["bench", &bundle, "--device", "cpu", "--steps", "1"]);
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(!done.status.success() && said.contains("delay=3"), "{said}");
 }

@@ -14,6 +14,7 @@ use crate::cache::Cache;
 use crate::error::CodegenError;
 use crate::gates::{self, Resources};
 use crate::generate::{self, Generated};
+use crate::kp::fault;
 use crate::target::Target;
 use crate::{link, llvm};
 
@@ -28,8 +29,10 @@ pub struct Compiled {
 /// Called after each kernel with (done, all).
 pub type Progress<'a> = &'a (dyn Fn(usize, usize) + Sync);
 
-/// How kernels are compiled; the result depends on none of it.
+/// How kernels are compiled; the result depends on the fault alone.
 pub struct How<'a> {
+    /// Seed of the delays that are built into grid finishes, to test with.
+    pub delay: Option<u64>,
     /// Threads.
     pub jobs: usize,
     /// Object files of earlier builds.
@@ -65,7 +68,7 @@ pub fn compile(plan: &Plan, targets: &[&'static Target], how: &How) -> Result<Ve
             .par_iter()
             .zip(buckets)
             .map(|(k, bucket)| {
-                let out = compile_kernel(k, bucket, targets, how.cache);
+                let out = compile_kernel(k, bucket, targets, how);
                 (how.progress)(done.fetch_add(1, Ordering::Relaxed) + 1, all);
                 out
             })
@@ -78,10 +81,13 @@ fn compile_kernel(
     k: &PlannedKernel,
     bucket: Bucket,
     targets: &[&'static Target],
-    cache: Option<&Cache>,
+    how: &How,
 ) -> Result<Compiled, CodegenError> {
     let kernel = &k.kernel;
-    let generated = generate::generate(&kernel.name, &kernel.graph, &kernel.schedule, bucket)?;
+    let mut generated = generate::generate(&kernel.name, &kernel.graph, &kernel.schedule, bucket)?;
+    if let Some(seed) = how.delay {
+        generated.program = fault::delayed(&generated.program, seed);
+    }
     let facts = Facts {
         class: kernel.class.name().into(),
         exactness: match kernel.exactness {
@@ -94,7 +100,7 @@ fn compile_kernel(
     let mut entry = describe::kernel(&kernel.graph, &kernel.schedule, &generated, facts);
     let mut code = Vec::with_capacity(targets.len());
     for t in targets {
-        let object = llvm::compile_cached(&generated.program, t, cache)?;
+        let object = llvm::compile_cached(&generated.program, t, how.cache)?;
         if t.packaging.per_kernel() {
             let linked = link::kernel(&kernel.name, object, t)?;
             let streams: Vec<gates::Stream> = generated.streams.iter().copied().collect();

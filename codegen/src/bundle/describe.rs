@@ -32,7 +32,7 @@ fn param(p: &Param) -> manifest::Param {
     match p {
         Param::Buffer { name, mem: m, access } => {
             let access = match access {
-                Access::Read => manifest::Access::Read,
+                Access::Constant | Access::Read => manifest::Access::Read,
                 Access::Write => manifest::Access::Write,
                 Access::ReadWrite | Access::Exchange | Access::Counter => manifest::Access::ReadWrite,
             };

@@ -10,6 +10,8 @@ use super::build::{Compiled, parameter_index};
 use super::describe;
 use crate::error::CodegenError;
 use crate::generate::{StepBuffer, StepScalar, Use};
+use crate::kp::awaits;
+use crate::target::Target;
 
 fn refuse(what: &str, found: impl Into<String>) -> CodegenError {
     CodegenError::Bundle { what: what.into(), found: found.into() }
@@ -241,11 +243,13 @@ pub fn manifest(
     module: &Module,
     plan: &Plan,
     kernels: &[Compiled],
+    targets: &[&'static Target],
     model: m::Model,
     options: m::Options,
 ) -> Result<m::Manifest, CodegenError> {
     let (weights, first) = weights(module)?;
     let inputs = inputs(module, first)?;
+    let all_await = kernels.iter().all(|k| awaits(&k.generated.program));
     Ok(m::Manifest {
         format: m::FORMAT.into(),
         version: m::VERSION,
@@ -262,6 +266,7 @@ pub fn manifest(
         kernels: kernels.iter().map(|k| k.entry.clone()).collect(),
         buckets: plan.buckets.iter().map(|b| bucket(plan, b, kernels, &inputs)).collect::<Result<_, _>>()?,
         outputs: outputs(plan)?,
+        awaits: targets.iter().filter(|t| t.trigger.is_some() && all_await).map(|t| t.name.to_owned()).collect(),
         slot_tables: inputs.slot_tables,
         all_reduce: vec![],
     })

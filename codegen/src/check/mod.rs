@@ -8,6 +8,7 @@
 mod compare;
 mod draw;
 mod given;
+pub mod repeat;
 pub mod rewrite;
 #[cfg(feature = "llvm")]
 pub mod split;
@@ -116,9 +117,26 @@ fn run(
     given: &Given,
     then: Then,
 ) -> Result<Option<Mismatch>, CodegenError> {
+    with_run(device, subject, given, |run| {
+        let launch = run.prepare()?;
+        let wrong = run.launch_and_compare(&launch)?;
+        if wrong.is_none() {
+            then(run.device, launch.grid, &launch.args).map_err(|e| cannot(subject, &e))?;
+        }
+        Ok(wrong)
+    })
+}
+
+/// Calls `f` with a run, and frees what it took.
+fn with_run<T>(
+    device: &mut dyn Device,
+    subject: &Subject,
+    given: &Given,
+    f: impl FnOnce(&mut Run<'_, '_>) -> Result<T, CodegenError>,
+) -> Result<T, CodegenError> {
     let expected = Expected::of(subject, given)?;
     let mut run = Run { device, subject, given, expected, buffers: BTreeMap::new() };
-    let out = run.launch_and_compare(then);
+    let out = f(&mut run);
     run.free()?;
     out
 }
@@ -144,6 +162,12 @@ struct Run<'a, 'd> {
     expected: Expected<'a>,
     /// Device buffer of each parameter, with its length; the pattern fills it up to a multiple of [`SLACK`].
     buffers: BTreeMap<usize, (BufferId, usize)>,
+}
+
+/// Grid and arguments of the subject's launch.
+struct Launch {
+    grid: [u32; 3],
+    args: Vec<ArgValue>,
 }
 
 /// Bytes of floats or integers in a dtype's storage.
@@ -176,7 +200,8 @@ pub fn trapped(subject: &Subject, given: &Given, found: String) -> Mismatch {
 }
 
 impl Run<'_, '_> {
-    fn launch_and_compare(&mut self, then: Then) -> Result<Option<Mismatch>, CodegenError> {
+    /// Buffers with what the subject is given.
+    fn prepare(&mut self) -> Result<Launch, CodegenError> {
         let mut args = Vec::new();
         for (i, of) in self.subject.uses.iter().enumerate() {
             args.push(match of {
@@ -193,7 +218,11 @@ impl Run<'_, '_> {
             });
         }
         let grid = self.subject.grid.map(|g| g.value(&self.subject.bucket) as u32);
-        match self.device.launch(self.subject.number, grid, &args) {
+        Ok(Launch { grid, args })
+    }
+
+    fn launch_and_compare(&mut self, launch: &Launch) -> Result<Option<Mismatch>, CodegenError> {
+        match self.device.launch(self.subject.number, launch.grid, &launch.args) {
             Ok(()) => {}
             Err(RuntimeError::KernelTrap { found, .. }) => return Ok(Some(trapped(self.subject, self.given, found))),
             Err(e) => return Err(cannot(self.subject, &e)),
@@ -214,7 +243,6 @@ impl Run<'_, '_> {
                 return Ok(wrong);
             }
         }
-        then(self.device, grid, &args).map_err(|e| cannot(self.subject, &e))?;
         Ok(None)
     }
 

@@ -5,6 +5,7 @@ pub mod flow;
 pub mod isa;
 pub mod pointers;
 pub mod ptx;
+mod ptx_await;
 pub mod streams;
 pub mod waits;
 

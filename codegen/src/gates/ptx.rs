@@ -1,35 +1,43 @@
 //! Checks of PTX text: what the driver is asked to compile.
 //!
-//! Gates: `format`, `target`, `entry`, `scratch`, `call`, `rounding`, `finish`, `exchanged-cached`.
+//! Gates: `format`, `target`, `entry`, `scratch`, `call`, `rounding`, `finish`, `exchanged-cached`, and those of
+//! [`super::ptx_await`].
 
 use std::collections::BTreeSet;
 
-use super::{Exchange, Gate, Resources, exchange_of, failed};
-use crate::kp::{Program, shared_bytes};
+use super::{Exchange, Gate, REPORT, Resources, exchange_of, failed, ptx_await};
+use crate::kp::{Program, awaits, shared_bytes};
 use crate::target::Target;
 
-const REPORT: &str = "this is a fault of the lowering: report it with the program's text form";
 /// f32 operations that PTX has without correct rounding too.
 const ROUNDED: [&str; 6] = ["add", "sub", "mul", "fma", "div", "sqrt"];
 
 /// One instruction: its opcode with suffixes, and its operands as written.
-struct Instruction<'a> {
-    op: &'a str,
-    operands: &'a str,
+pub(super) struct Instruction<'a> {
+    pub op: &'a str,
+    pub operands: &'a str,
+    /// It runs where its predicate holds.
+    pub guarded: bool,
+    /// Labels that stand in front of it.
+    pub labels: Vec<&'a str>,
 }
 
-/// Instructions in order, without predicates, labels and directives.
+/// Instructions in order, without directives.
 fn instructions(text: &str) -> Vec<Instruction<'_>> {
-    let mut all = Vec::new();
+    let (mut all, mut labels) = (Vec::new(), Vec::new());
     for line in text.lines() {
         let line = line.split("//").next().unwrap_or_default().trim();
-        let line = if line.starts_with('@') { line.split_once(' ').map_or("", |(_, rest)| rest.trim()) } else { line };
+        let guarded = line.starts_with('@');
+        let line = if guarded { line.split_once(' ').map_or("", |(_, rest)| rest.trim()) } else { line };
+        if let Some(label) = line.strip_suffix(':') {
+            labels.push(label);
+        }
         let Some(statement) = line.strip_suffix(';') else { continue };
         if statement.starts_with('.') || statement.starts_with('{') {
             continue;
         }
         let (op, operands) = statement.split_once(char::is_whitespace).unwrap_or((statement, ""));
-        all.push(Instruction { op, operands: operands.trim() });
+        all.push(Instruction { op, operands: operands.trim(), guarded, labels: std::mem::take(&mut labels) });
     }
     all
 }
@@ -53,6 +61,9 @@ pub fn check(code: &[u8], p: &Program, t: &Target) -> Gate<Resources> {
         rounding(i)?;
     }
     finish(&all, p)?;
+    if t.trigger.is_some() && awaits(p) {
+        ptx_await::check(&all, p)?;
+    }
     let lds_bytes = u32::try_from(shared_bytes(p)).unwrap_or(u32::MAX);
     Ok(Resources { code_bytes: code.len() as u64, lds_bytes, wavefront: 32, ..Resources::default() })
 }
@@ -89,8 +100,8 @@ fn finish(all: &[Instruction<'_>], p: &Program) -> Gate<()> {
     if !before.iter().any(is_fence) || !behind.iter().any(is_fence) {
         return failed("finish", "no fence on both sides of the atomic addition", REPORT);
     }
-    let exchanged: BTreeSet<String> = exchanged_params.iter().map(|n| format!("{}_param_{n}", p.name)).collect();
-    let pointers = pointers(all, &exchanged);
+    let exchanged: BTreeSet<u32> = exchanged_params.into_iter().collect();
+    let pointers = pointers(all, &p.name, &exchanged);
     let plain =
         |i: &&Instruction<'_>| i.op.starts_with("ld.global") && registers(i.operands).any(|r| pointers.contains(r));
     match all.iter().find(plain) {
@@ -99,17 +110,18 @@ fn finish(all: &[Instruction<'_>], p: &Program) -> Gate<()> {
     }
 }
 
-fn registers(operands: &str) -> impl Iterator<Item = &str> {
+pub(super) fn registers(operands: &str) -> impl Iterator<Item = &str> {
     operands.split(|c: char| !(c.is_ascii_alphanumeric() || c == '%' || c == '_')).filter(|r| r.starts_with('%'))
 }
 
-/// Registers that hold an address inside of a parameter's buffer.
-fn pointers<'a>(all: &[Instruction<'a>], params: &BTreeSet<String>) -> BTreeSet<&'a str> {
+/// Registers that may hold an address inside of the buffers that are these parameters, by number.
+pub(super) fn pointers<'a>(all: &[Instruction<'a>], kernel: &str, params: &BTreeSet<u32>) -> BTreeSet<&'a str> {
+    let names: Vec<String> = params.iter().map(|n| format!("[{kernel}_param_{n}]")).collect();
     let mut found: BTreeSet<&str> = BTreeSet::new();
     loop {
         let before = found.len();
         for i in all {
-            let loads = i.op.starts_with("ld.param") && params.iter().any(|p| i.operands.contains(&format!("[{p}]")));
+            let loads = i.op.starts_with("ld.param") && names.iter().any(|name| i.operands.contains(name));
             let computes = !i.op.starts_with("ld.") && !i.op.starts_with("st.") && !i.op.starts_with("atom.");
             let mut operands = registers(i.operands);
             let Some(to) = operands.next().filter(|r| r.starts_with("%rd")) else { continue };

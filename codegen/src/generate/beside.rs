@@ -30,7 +30,7 @@ impl<'a> Gen<'a> {
     }
 
     /// The workgroup's number along each axis of a section's own grid.
-    fn place_in(&mut self, s: &Section, group: Val) -> [Val; 3] {
+    pub(super) fn place_in(&mut self, s: &Section, group: Val) -> [Val; 3] {
         let [x, y, _] = s.grid.map(|n| self.b.i(n as i64));
         let first = self.b.i(s.first as i64);
         let at = self.b.sub(group, first);

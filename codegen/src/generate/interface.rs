@@ -107,7 +107,7 @@ impl Interface {
         };
         let (of, name, access) = match &g.node(id).op {
             Op::Input { name, .. } => (Use::Input(name.clone()), format!("in_{name}"), Access::Read),
-            Op::Weight { name } => (Use::Weight(name.clone()), format!("w_{name}"), Access::Read),
+            Op::Weight { name } => (Use::Weight(name.clone()), format!("w_{name}"), Access::Constant),
             Op::State { name } => {
                 let access = if writes(g, id) { Access::ReadWrite } else { Access::Read };
                 (Use::State(name.clone()), format!("state_{name}"), access)
@@ -124,7 +124,7 @@ impl Interface {
             return None;
         };
         let mem = mem_of(scales.dtype())?;
-        let place = self.buffer(b, Use::Scales(name.clone()), &format!("s_{name}"), mem, Access::Read);
+        let place = self.buffer(b, Use::Scales(name.clone()), &format!("s_{name}"), mem, Access::Constant);
         Some((place, group))
     }
 

@@ -18,6 +18,7 @@ mod index;
 mod interface;
 mod levels;
 mod packed;
+mod prefetch;
 mod row;
 mod scope;
 mod scores;
@@ -144,6 +145,7 @@ pub fn generate(name: &str, g: &Graph, schedule: &Schedule, bucket: Bucket) -> R
         exchange: None,
         streams: BTreeSet::new(),
     };
+    generator.b.await_earlier();
     generator.iface.exchanged = finish::exchanged_outputs(g, schedule);
     for part in &parts {
         generator.iface.exchanged.extend(finish::exchanged_outputs(&part.graph, &part.section.schedule));
@@ -153,6 +155,7 @@ pub fn generate(name: &str, g: &Graph, schedule: &Schedule, bucket: Bucket) -> R
     } else {
         generator.beside_form(&parts)?;
     }
+    generator.prefetches(&parts)?;
     let uses = generator.iface.uses;
     let program = generator.b.finish();
     verify::verify(&program)?;

@@ -311,6 +311,34 @@ impl Builder {
         self.push(Stmt::TileStore { to, base, pitch, tile });
     }
 
+    /// Adds what can be done until earlier launches have ended to the await, where there is one. It shares no value with the
+    /// rest.
+    pub fn ahead<E>(&mut self, f: impl FnOnce(&mut Self) -> Result<(), E>) -> Result<(), E> {
+        let known = std::mem::replace(&mut self.known, vec![HashMap::new()]);
+        self.blocks.push(vec![]);
+        let done = f(self);
+        let stmts = self.blocks.pop().unwrap_or_default();
+        self.known = known;
+        let awaits = self.blocks.first_mut().into_iter().flatten().find_map(|stmt| match stmt {
+            Stmt::Await { ahead } => Some(ahead),
+            _ => None,
+        });
+        if let Some(ahead) = awaits {
+            ahead.extend(stmts);
+        }
+        done
+    }
+
+    /// Asks for bytes of a constant buffer from an element on, as one of `share` of the workgroup.
+    pub fn prefetch(&mut self, from: u32, base: Val, bytes: Val, share: u32) {
+        self.push(Stmt::Prefetch { from, base, bytes, share });
+    }
+
+    /// Earlier launches have ended behind this.
+    pub fn await_earlier(&mut self) {
+        self.push(Stmt::Await { ahead: vec![] });
+    }
+
     pub fn barrier(&mut self) {
         self.push(Stmt::Barrier);
     }

@@ -50,6 +50,12 @@ fn finishes(stmt: &Stmt) -> bool {
         Stmt::GridFinish { .. } => true,
         Stmt::If { then, otherwise, .. } => then.iter().chain(otherwise).any(finishes),
         Stmt::For(f) => f.body.iter().any(finishes),
-        Stmt::Let(..) | Stmt::Store { .. } | Stmt::TileStore { .. } | Stmt::Barrier => false,
+        Stmt::Let(..)
+        | Stmt::Store { .. }
+        | Stmt::TileStore { .. }
+        | Stmt::Prefetch { .. }
+        | Stmt::Await { .. }
+        | Stmt::Spin { .. }
+        | Stmt::Barrier => false,
     }
 }

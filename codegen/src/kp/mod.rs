@@ -4,14 +4,16 @@
 //! wave) or a *lane* value (one vector of `vec` components per lane). Control flow is structured and wave-uniform; a
 //! barrier may stand only where control flow is workgroup-uniform (the verifier's rule). What differs between lanes is
 //! expressed by masks: an element that is masked off is not accessed, and loads give 0 for it. Workgroups of a launch
-//! depend on each other in one way only: [`Stmt::GridFinish`].
+//! depend on each other in one way only: [`Stmt::GridFinish`]; launches of a list on earlier ones by [`Stmt::Await`].
 //!
 //! Arithmetic is IEEE f32 round-to-nearest-even with denormals kept; nothing is contracted or reassociated. Registers
 //! hold f32, i32, i64 or bool; narrower formats exist only in memory ([`Mem`]) and are converted by loads and stores.
 
 pub mod build;
+pub mod fault;
 pub mod layout;
 mod operands;
+mod order;
 pub mod text;
 pub mod tile;
 mod tile_typing;
@@ -20,6 +22,7 @@ mod uniform;
 pub mod verify;
 
 pub use layout::{SHARED_ALIGN, finish_slot, shared_bytes, shared_offsets};
+pub use order::awaits;
 pub use tile::{Half, Side, TILE, Tile, TileAt};
 
 /// Lanes in a wave, on every target.
@@ -61,6 +64,8 @@ pub enum Mem {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
+    /// Never written by any launch of a list (weights): may be loaded before [`Stmt::Await`] too.
+    Constant,
     /// Never written during the launch: may be loaded through read-only paths.
     Read,
     Write,
@@ -289,6 +294,32 @@ pub enum Stmt {
         base: Val,
         pitch: u32,
         tile: Val,
+    },
+    /// The wave asks for bytes of a constant buffer to be near when they are loaded; a target takes as many of them as it
+    /// has use for, or none. They start at a multiple of 16 bytes, and are so many (the generator's duty).
+    Prefetch {
+        /// `Param::Buffer` number of an [`Access::Constant`] buffer.
+        from: u32,
+        /// Element; uniform i32 or i64.
+        base: Val,
+        /// Uniform i32 > 0.
+        bytes: Val,
+        /// Statements of the workgroup's waves among which a target divides what it takes for a workgroup.
+        share: u32,
+    },
+    /// What earlier launches of the list wrote may be read from here on, and what they read may be written. A target may
+    /// start workgroups before those launches have ended (`Target::awaits`); it holds them up here. Once in a program, outside
+    /// of all blocks; before it only [`Access::Constant`] buffers are accessed.
+    Await {
+        /// What can be done until then: prefetches, and what they need. A target that gains nothing by it leaves it out.
+        ahead: Vec<Stmt>,
+    },
+    /// A fault to test with ([`fault`]): the wave goes on later, and arrives later at the next grid finish. Changes no value.
+    Spin {
+        /// Cycles of the clock until the wave goes on; uniform i32.
+        cycles: Val,
+        /// Cycles from the release of what was written to the arrival; uniform i32, the same in all waves.
+        late: Val,
     },
     /// All waves of the workgroup wait; shared memory and the workgroup's own global writes become visible to it.
     Barrier,

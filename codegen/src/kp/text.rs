@@ -45,6 +45,7 @@ impl Display for Mem {
 impl Display for Access {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Constant => "constant",
             Self::Read => "read",
             Self::Write => "write",
             Self::ReadWrite => "read-write",
@@ -165,6 +166,16 @@ impl Program {
                 }
                 Stmt::TileStore { to, base, pitch, tile } => {
                     let _ = writeln!(out, "{pad}tile-store {to}[{base} + rows x{pitch}] = {tile}");
+                }
+                Stmt::Prefetch { from, base, bytes, share } => {
+                    let _ = writeln!(out, "{pad}prefetch param{from}[{base}] of {bytes} bytes, one of {share}");
+                }
+                Stmt::Spin { cycles, late } => {
+                    let _ = writeln!(out, "{pad}spin {cycles} cycles, arrive {late} late");
+                }
+                Stmt::Await { ahead } => {
+                    let _ = writeln!(out, "{pad}await");
+                    self.block(out, ahead, depth + 1);
                 }
                 Stmt::Barrier => {
                     let _ = writeln!(out, "{pad}barrier");

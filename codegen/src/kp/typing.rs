@@ -188,7 +188,7 @@ pub(super) fn loadable(b: &Body<'_>, val: Val, from: Place) -> Check<Mem> {
         Access::Write => broken("access", found(), "declare the buffer read-write"),
         Access::Counter => broken("counter-access", found(), "arrive at counters, and leave them alone else"),
         Access::Exchange if !b.finishing => broken("exchange-load", found(), "load it in the body of a grid finish"),
-        Access::Exchange | Access::Read | Access::ReadWrite => Ok(mem),
+        Access::Exchange | Access::Constant | Access::Read | Access::ReadWrite => Ok(mem),
     }
 }
 
@@ -209,7 +209,7 @@ pub(super) fn store_types(b: &Body<'_>, to: Place, addr: Addr, bound: Bound, val
     let (mem, access) = b.place(to)?;
     let found = || format!("{value} is stored to {to}, which is declared {access}");
     match access {
-        Access::Read => return broken("access", found(), "declare the buffer write or read-write"),
+        Access::Constant | Access::Read => return broken("access", found(), "declare the buffer write or read-write"),
         Access::Counter => return broken("counter-access", found(), "arrive at counters, and leave them alone else"),
         Access::Exchange if b.finishing => {
             return broken(

@@ -42,7 +42,11 @@ impl Analysis {
                     let differs = self.any(expr.operands());
                     self.mark(*val, differs);
                 }
-                Stmt::Store { .. } | Stmt::TileStore { .. } | Stmt::Barrier => {}
+                Stmt::Store { .. }
+                | Stmt::TileStore { .. }
+                | Stmt::Prefetch { .. }
+                | Stmt::Spin { .. }
+                | Stmt::Barrier => {}
                 Stmt::If { cond, then, otherwise, results } => {
                     self.block(then);
                     self.block(otherwise);
@@ -51,6 +55,7 @@ impl Analysis {
                         self.mark(r.result, differs);
                     }
                 }
+                Stmt::Await { ahead } => self.block(ahead),
                 // All waves run it or none does, and no value comes out.
                 Stmt::GridFinish { body, .. } => self.block(body),
                 Stmt::For(f) => {

@@ -2,7 +2,7 @@
 
 use super::typing::{expr_type, store_types};
 use super::{
-    Access, Elem, For, IfResult, Mem, Param, Place, Program, Stmt, Ty, Val, shared_bytes, tile_typing, uniform,
+    Access, Elem, For, IfResult, Mem, Param, Place, Program, Stmt, Ty, Val, order, shared_bytes, tile_typing, uniform,
 };
 use crate::error::CodegenError;
 
@@ -39,7 +39,8 @@ pub fn verify(p: &Program) -> Result<(), CodegenError> {
             divergent: None,
             finishing: false,
         };
-        body.block(&p.body)
+        body.block(&p.body)?;
+        order::check(p)
     });
     checked.map_err(|b| CodegenError::Verify { kernel: p.name.clone(), rule: b.rule, found: b.found, cure: b.cure })
 }
@@ -195,6 +196,12 @@ impl Body<'_> {
             }
             Stmt::Store { to, addr, bound, value } => store_types(self, *to, *addr, *bound, *value),
             Stmt::TileStore { to, base, pitch, tile } => tile_typing::store_types(self, *to, *base, *pitch, *tile),
+            Stmt::Prefetch { from, base, bytes, share } => self.prefetch(*from, [*base, *bytes], *share),
+            Stmt::Spin { cycles, late } => [cycles, late]
+                .into_iter()
+                .try_for_each(|val| self.need(*val, Ty::Uniform(Elem::I32), "spin-type", "number of cycles")),
+            // Its place and what is in it are rules of their own.
+            Stmt::Await { ahead } => self.scoped(|s| s.block(ahead)),
             Stmt::Barrier => match self.divergent {
                 Some(val) if self.p.waves > 1 => {
                     let found = format!("a barrier under control flow of {val}, which may differ between waves");
@@ -208,6 +215,20 @@ impl Body<'_> {
                 self.grid_finish(*counter, [*index, *arrivals], body)
             }
         }
+    }
+
+    fn prefetch(&self, from: u32, [base, bytes]: [Val; 2], share: u32) -> Check<()> {
+        match self.place(Place::Buffer(from))? {
+            (_, Access::Constant) if share > 0 => {}
+            (_, access) => {
+                let found = format!("a prefetch of param{from}, declared {access}, one of {share}");
+                return broken("prefetch", found, "ask for constants, as one of some");
+            }
+        }
+        if self.used(base)? != Ty::Uniform(Elem::I64) {
+            self.need(base, Ty::Uniform(Elem::I32), "prefetch-type", "base")?;
+        }
+        self.need(bytes, Ty::Uniform(Elem::I32), "prefetch-type", "number of bytes")
     }
 
     fn grid_finish(&mut self, counter: u32, vals: [Val; 2], body: &[Stmt]) -> Check<()> {

@@ -3,7 +3,7 @@
 //! Uniform values are uniform for LLVM too: whatever its analysis cannot see to be so goes through `readfirstlane`.
 
 use super::finish::Scope;
-use super::gpu::Gpu;
+use super::gpu::{CONSTANT, Gpu};
 use super::gpu_tiles::{SUMS, Tiles, operand_ty};
 use super::ir::Lty;
 use super::pure::mem_name;
@@ -29,6 +29,13 @@ pub(crate) static AMDGPU: Gpu = Gpu {
     shared: "@sh",
     slot: FINISH_SLOT,
     barrier,
+    awaited: CONSTANT,
+    prefetch: None,
+    // The emulator has no time.
+    clock: None,
+    // Launches start when the one before them has ended.
+    trigger: |_| {},
+    await_earlier: |_| {},
     uniform,
     xor_lane,
     lower_lane,

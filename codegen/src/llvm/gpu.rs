@@ -8,13 +8,16 @@ use super::gpu_tiles::{self, Tiles};
 use super::ir::Lty;
 use super::pure::min_max;
 use super::walk::{Backend, Emit, LoadAt, Result, StoreAt};
-use crate::kp::{Access, Expr, For, LANES, Param, Place, Program, Reduce, Stmt, Tile, Ty, Val};
+use crate::kp::{Access, Expr, For, LANES, Param, Place, Program, Reduce, Stmt, Tile, Ty, Val, awaits};
+use crate::target::{Target, Trigger};
 
 /// Rounds of a loop that LLVM may put in one, the most first. Unrolled fully, a contraction of 4,096 keeps its whole operand
 /// in registers (256 VGPRs and spills, measured with LLVM 22); four b128 loads of a weight stream in flight are enough.
 const ROUNDS: [u32; 3] = [4, 2, 1];
 /// Statements of a body that is unrolled: larger ones have their own parallelism (chains, rows).
 const SMALL_BODY: usize = 32;
+/// What a prefetch takes starts at a multiple of so many bytes, and is a multiple of it.
+const PREFETCH_UNIT: u32 = 16;
 /// Numbers of the metadata for loops of each of [`ROUNDS`], and of the first loop's own.
 const FIRST_HINT: u32 = 2;
 const FIRST_LOOP: u32 = 10;
@@ -40,6 +43,16 @@ pub(crate) struct Gpu {
     pub slot: &'static str,
     /// All waves of the workgroup wait, and see what the others wrote before.
     pub barrier: fn(&mut Emit<'_>),
+    /// Attributes of a buffer that the launch does not write, in a program that waits for earlier launches.
+    pub awaited: &'static str,
+    /// Asks for so many bytes (a multiple of 16) from a pointer on; nothing if the target gains nothing by it.
+    pub prefetch: Option<fn(&mut Emit<'_>, &str, &str)>,
+    /// The clock, an i64; nothing moves past it.
+    pub clock: Option<fn(&mut Emit<'_>) -> String>,
+    /// Lets the next launch start, as far as this workgroup goes.
+    pub trigger: fn(&mut Emit<'_>),
+    /// Waits until earlier launches have ended.
+    pub await_earlier: fn(&mut Emit<'_>),
     /// Tells LLVM that a value of this type is the same in all lanes.
     pub uniform: fn(&mut Emit<'_>, &str, &str) -> String,
     /// 32 bits of lane ^ mask; the last argument is true for floats.
@@ -56,18 +69,26 @@ pub(crate) struct Gpu {
 /// The backend of a GPU.
 struct Threads {
     gpu: &'static Gpu,
+    /// Bytes that a workgroup asks for at most.
+    prefetch_bytes: u32,
+    trigger: Option<Trigger>,
+    /// Cycles by which the next arrival is late.
+    late: Option<String>,
     /// Loops so far.
     loops: u32,
 }
 
 /// The module text of a program.
-pub(crate) fn lower(p: &Program, gpu: &'static Gpu) -> Result<String> {
+pub(crate) fn lower(p: &Program, gpu: &'static Gpu, t: &Target) -> Result<String> {
     let mut e = Emit::new(p, 1);
     (gpu.arrays)(&mut e);
     numbers(&mut e, gpu);
-    e.stmts(&mut Threads { gpu, loops: 0 }, &p.body)?;
+    e.stmts(&mut Threads { gpu, prefetch_bytes: t.prefetch_bytes, trigger: t.trigger, late: None, loops: 0 }, &p.body)?;
     let [before, behind] = gpu.define;
-    let header = format!("define {before} void @{}({}) #0{behind}", p.name, arguments(p).join(", "));
+    if t.trigger == Some(Trigger::End) && awaits(p) {
+        (gpu.trigger)(&mut e);
+    }
+    let header = format!("define {before} void @{}({}) #0{behind}", p.name, arguments(p, gpu).join(", "));
     let tail = (gpu.attributes)(p.waves * LANES) + &hints();
     Ok(e.ir.finish(&header, &tail))
 }
@@ -96,13 +117,17 @@ fn rounds(e: &Emit<'_>, gpu: &Gpu, f: &For) -> usize {
     if small { ROUNDS.iter().position(fits).unwrap_or(last) } else { last }
 }
 
-/// Kernel arguments. Only buffers that nobody writes are `noalias readonly`: that lets LLVM use scalar loads or the
-/// read-only cache for them.
-fn arguments(p: &Program) -> Vec<String> {
+/// Attributes of a buffer that nobody writes: they let LLVM use scalar loads or the read-only cache for it.
+pub(crate) const CONSTANT: &str = "noalias readonly ";
+
+/// Kernel arguments.
+fn arguments(p: &Program, gpu: &Gpu) -> Vec<String> {
+    let read = if awaits(p) { gpu.awaited } else { CONSTANT };
     let argument = |(i, param): (usize, &Param)| match param {
         Param::Buffer { access, .. } => {
             let alias = match access {
-                Access::Read => "noalias readonly ",
+                Access::Constant => CONSTANT,
+                Access::Read => read,
                 Access::Write | Access::ReadWrite | Access::Exchange | Access::Counter => "",
             };
             format!("ptr addrspace(1) {alias}captures(none) align 16 %p{i}")
@@ -186,6 +211,44 @@ impl Backend for Threads {
         (self.gpu.barrier)(e);
     }
 
+    /// One lane asks for the whole wave.
+    fn prefetch(&mut self, e: &mut Emit<'_>, from: u32, [base, bytes]: [Val; 2], share: u32) -> Result<()> {
+        let most = self.prefetch_bytes / share / PREFETCH_UNIT * PREFETCH_UNIT;
+        let Some(prefetch) = self.gpu.prefetch.filter(|_| most > 0) else { return Ok(()) };
+        let (pointer, bytes) = (gpu_mem::pointer(e, self.gpu, Place::Buffer(from), base)?, e.op(bytes)?);
+        let bytes =
+            e.ir.call("i32", "llvm.smin.i32", &[("i32".to_owned(), bytes), ("i32".to_owned(), most.to_string())]);
+        let (one, join) = (e.ir.label("one"), e.ir.label("join"));
+        let first = e.ir.inst("icmp eq i32 %lane, 0");
+        e.ir.cond_br(&first, &one, &join);
+        e.ir.start(&one);
+        prefetch(e, &pointer, &bytes);
+        e.ir.br(&join);
+        e.ir.start(&join);
+        Ok(())
+    }
+
+    fn spin(&mut self, e: &mut Emit<'_>, cycles: Val, late: Val) -> Result<()> {
+        if self.gpu.clock.is_none() {
+            return Err(e.fault("a delay for a target without a clock"));
+        }
+        self.late = Some(e.op(late)?);
+        let cycles = e.op(cycles)?;
+        wait_for(e, self.gpu, &cycles);
+        Ok(())
+    }
+
+    fn await_earlier(&mut self, e: &mut Emit<'_>, ahead: &[Stmt]) -> Result<()> {
+        if self.prefetch_bytes > 0 {
+            e.stmts(self, ahead)?;
+        }
+        if self.trigger == Some(Trigger::Start) {
+            (self.gpu.trigger)(e);
+        }
+        (self.gpu.await_earlier)(e);
+        Ok(())
+    }
+
     fn scope(&self) -> &'static Scope {
         &self.gpu.scope
     }
@@ -205,6 +268,10 @@ impl Backend for Threads {
         if several {
             self.gpu.scope.release(e);
         }
+        if let Some(late) = self.late.take() {
+            wait_for(e, self.gpu, &late);
+        }
+        let counting = e.ir.block().to_owned();
         let count = self.gpu.scope.count(e, counter);
         if several {
             e.ir.line(format_args!("store i32 {count}, ptr addrspace(3) {slot}, align 4"));
@@ -215,7 +282,7 @@ impl Backend for Threads {
             self.barrier(e);
             e.ir.inst(format_args!("load i32, ptr addrspace(3) {slot}, align 4"))
         } else {
-            e.ir.inst(format_args!("phi i32 [ {count}, %{one} ], [ 0, %{before} ]"))
+            e.ir.inst(format_args!("phi i32 [ {count}, %{counting} ], [ 0, %{before} ]"))
         };
         (self.gpu.uniform)(e, "i32", &count)
     }
@@ -247,6 +314,21 @@ impl Backend for Threads {
     fn defined(&mut self, _: &mut Emit<'_>, _: Val) -> Result<()> {
         Ok(())
     }
+}
+
+/// Waits for so many cycles of the clock, if there is one.
+fn wait_for(e: &mut Emit<'_>, gpu: &Gpu, cycles: &str) {
+    let Some(clock) = gpu.clock else { return };
+    let cycles = e.ir.inst(format_args!("zext i32 {cycles} to i64"));
+    let start = clock(e);
+    let (again, done) = (e.ir.label("spin"), e.ir.label("spun"));
+    e.ir.br(&again);
+    e.ir.start(&again);
+    let now = clock(e);
+    let passed = e.ir.inst(format_args!("sub i64 {now}, {start}"));
+    let early = e.ir.inst(format_args!("icmp ult i64 {passed}, {cycles}"));
+    e.ir.cond_br(&early, &again, &done);
+    e.ir.start(&done);
 }
 
 /// The value of lane ^ mask.

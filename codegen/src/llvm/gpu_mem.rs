@@ -41,6 +41,11 @@ pub(crate) fn place_pointer(e: &Emit<'_>, gpu: &Gpu, place: Place) -> Result<(&'
     }
 }
 
+/// Pointer to the element of a place at a uniform base.
+pub(crate) fn pointer(e: &mut Emit<'_>, gpu: &'static Gpu, place: Place, base: Val) -> Result<String> {
+    Access::new(e, gpu, place, 1)?.uniform(e, base)
+}
+
 impl Access {
     fn new(e: &Emit<'_>, gpu: &'static Gpu, place: Place, vec: u32) -> Result<Self> {
         let (space, ptr, mem) = place_pointer(e, gpu, place)?;

@@ -47,8 +47,8 @@ pub(crate) fn version() -> String {
 pub fn ir_text(p: &Program, t: &Target) -> Result<String, CodegenError> {
     match t.lowering {
         Lowering::HostVector => x86::lower(p),
-        Lowering::Amdgpu => gpu::lower(p, &amdgpu::AMDGPU),
-        Lowering::Nvptx => gpu::lower(p, &nvptx::NVPTX),
+        Lowering::Amdgpu => gpu::lower(p, &amdgpu::AMDGPU, t),
+        Lowering::Nvptx => gpu::lower(p, &nvptx::NVPTX, t),
     }
 }
 

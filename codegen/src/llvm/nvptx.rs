@@ -8,7 +8,7 @@ use super::gpu::Gpu;
 use super::gpu_tiles::{SUMS, Tiles, operand_ty};
 use super::ir::Lty;
 use super::walk::Emit;
-use crate::kp::{Half, LANES, SHARED_ALIGN, finish_slot, shared_bytes, shared_offsets};
+use crate::kp::{Access, Half, LANES, Param, SHARED_ALIGN, finish_slot, shared_bytes, shared_offsets};
 
 const SHARED: &str = "@shared_memory";
 const FINISH_SLOT: &str = "%finish";
@@ -28,6 +28,12 @@ pub(crate) static NVPTX: Gpu = Gpu {
     shared: "%sh",
     slot: FINISH_SLOT,
     barrier,
+    // Other launches write it until the wait: it is no constant of the kernel, nor may the read-only cache have it.
+    awaited: "noalias ",
+    prefetch: Some(prefetch),
+    clock: Some(clock),
+    trigger,
+    await_earlier,
     uniform,
     xor_lane,
     lower_lane,
@@ -58,6 +64,38 @@ fn shared(e: &mut Emit<'_>) {
 
 fn barrier(e: &mut Emit<'_>) {
     e.ir.call_void("llvm.nvvm.barrier.cta.sync.aligned.all", &[arg("0")]);
+}
+
+/// To L2, without waiting for it.
+fn prefetch(e: &mut Emit<'_>, pointer: &str, bytes: &str) {
+    e.ir.line(format_args!(
+        "call void asm sideeffect \"cp.async.bulk.prefetch.L2.global [$0], $1;\", \"l,r\"(ptr addrspace(1) {pointer}, i32 {bytes})"
+    ));
+}
+
+fn clock(e: &mut Emit<'_>) -> String {
+    e.ir.inst("call i64 asm sideeffect \"mov.u64 $0, %clock64;\", \"=l,~{memory}\"()")
+}
+
+/// Lets the next launch's workgroups start as soon as all of this one have come here, or have ended.
+fn trigger(e: &mut Emit<'_>) {
+    e.ir.line("call void asm sideeffect \"griddepcontrol.launch_dependents;\", \"~{memory}\"()");
+}
+
+/// Waits for all launches before this one.
+///
+/// LLVM has the wait as an intrinsic without effects on memory, which loads may pass. Here it may write: to memory in general,
+/// and to the `noalias` buffers that it is given. One place is enough for it: what branches before it meets there.
+fn await_earlier(e: &mut Emit<'_>) {
+    let reads = |(i, param): (usize, &Param)| {
+        matches!(param, Param::Buffer { access: Access::Read, .. }).then(|| format!("ptr addrspace(1) %p{i}"))
+    };
+    let buffers: Vec<String> = e.p.params.iter().enumerate().filter_map(reads).collect();
+    let constraints = "l,".repeat(buffers.len());
+    e.ir.line(format_args!(
+        "call void asm sideeffect \"griddepcontrol.wait;\", \"{constraints}~{{memory}}\"({}) noduplicate",
+        buffers.join(", ")
+    ));
 }
 
 /// Nothing to tell: all registers are a lane's own.

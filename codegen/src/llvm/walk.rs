@@ -34,6 +34,12 @@ pub(crate) trait Backend {
     /// A tile of sums to shared memory: place, base, pitch, tile.
     fn tile_store(&mut self, e: &mut Emit<'_>, to: (Place, Val, u32), tile: Val) -> Result<()>;
     fn barrier(&mut self, e: &mut Emit<'_>);
+    /// Asks for bytes of a buffer, from an element on, as one of so many.
+    fn prefetch(&mut self, e: &mut Emit<'_>, from: u32, at: [Val; 2], share: u32) -> Result<()>;
+    /// Goes on later, and arrives late at the next grid finish.
+    fn spin(&mut self, e: &mut Emit<'_>, cycles: Val, late: Val) -> Result<()>;
+    /// Does what can be done ahead, if it gains by that. Earlier launches of the list have ended behind this.
+    fn await_earlier(&mut self, e: &mut Emit<'_>, ahead: &[Stmt]) -> Result<()>;
     /// The target's names for order between workgroups.
     fn scope(&self) -> &'static Scope;
     /// Releases what all waves wrote, adds 1 to a counter, and gives every wave its value before.
@@ -158,6 +164,9 @@ impl<'p> Emit<'p> {
                 b.store(self, &StoreAt { to: *to, addr: *addr, bound: *bound, value: *value })
             }
             Stmt::TileStore { to, base, pitch, tile } => b.tile_store(self, (*to, *base, *pitch), *tile),
+            Stmt::Prefetch { from, base, bytes, share } => b.prefetch(self, *from, [*base, *bytes], *share),
+            Stmt::Spin { cycles, late } => b.spin(self, *cycles, *late),
+            Stmt::Await { ahead } => b.await_earlier(self, ahead),
             Stmt::Barrier => {
                 b.barrier(self);
                 Ok(())

@@ -10,7 +10,7 @@ use super::pure::min_max;
 use super::walk::{Backend, Emit, LoadAt, Result, StoreAt, elem_name};
 use super::x86_tiles::TileCode;
 use super::{x86_mem, x86_tiles, x86_waves};
-use crate::kp::{self, Expr, For, LANES, Param, Place, Program, Reduce, Val};
+use crate::kp::{self, Expr, For, LANES, Param, Place, Program, Reduce, Stmt, Val};
 
 /// State of one lowering.
 pub(crate) struct X86 {
@@ -123,6 +123,19 @@ impl Backend for X86 {
 
     /// Waves run one after the other between barriers; a single wave needs none.
     fn barrier(&mut self, _: &mut Emit<'_>) {}
+
+    fn prefetch(&mut self, _: &mut Emit<'_>, _: u32, _: [Val; 2], _: u32) -> Result<()> {
+        Ok(())
+    }
+
+    fn spin(&mut self, e: &mut Emit<'_>, _: Val, _: Val) -> Result<()> {
+        Err(e.fault("a delay for a target without a clock"))
+    }
+
+    /// A launch is called when the one before it has returned.
+    fn await_earlier(&mut self, _: &mut Emit<'_>, _: &[Stmt]) -> Result<()> {
+        Ok(())
+    }
 
     fn scope(&self) -> &'static Scope {
         &HOST

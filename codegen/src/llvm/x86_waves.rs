@@ -49,7 +49,12 @@ fn has_barrier(stmt: &Stmt) -> bool {
         Stmt::Barrier | Stmt::GridFinish { .. } => true,
         Stmt::If { then, otherwise, .. } => then.iter().chain(otherwise).any(has_barrier),
         Stmt::For(f) => f.body.iter().any(has_barrier),
-        Stmt::Let(..) | Stmt::Store { .. } | Stmt::TileStore { .. } => false,
+        Stmt::Let(..)
+        | Stmt::Store { .. }
+        | Stmt::TileStore { .. }
+        | Stmt::Prefetch { .. }
+        | Stmt::Await { .. }
+        | Stmt::Spin { .. } => false,
     }
 }
 
@@ -163,8 +168,9 @@ impl Slots {
                 addr.operands().chain(bound.operands()).chain([*value]).for_each(|val| self.read(val, number));
             }
             Stmt::TileStore { base, tile, .. } => [*base, *tile].into_iter().for_each(|val| self.read(val, number)),
-            // These are no part of a segment.
-            Stmt::Barrier | Stmt::GridFinish { .. } => {}
+            Stmt::Spin { cycles, late } => [*cycles, *late].into_iter().for_each(|val| self.read(val, number)),
+            // The first two are left out; the others are no part of a segment.
+            Stmt::Prefetch { .. } | Stmt::Await { .. } | Stmt::Barrier | Stmt::GridFinish { .. } => {}
             Stmt::If { cond, then, otherwise, results } => {
                 self.read(*cond, number);
                 then.iter().chain(otherwise).for_each(|stmt| self.scan_stmt(stmt, number));

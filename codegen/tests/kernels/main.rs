@@ -9,6 +9,7 @@ mod bodies;
 mod finishes;
 mod int4;
 mod packed_bodies;
+mod repeats;
 mod router;
 mod sites;
 mod split_k;

@@ -7,8 +7,17 @@ use std::sync::Arc;
 use cudarc::driver::sys::{self, CUdevice_attribute_enum as Attribute, CUfunction_attribute_enum as FunctionAttribute};
 use cudarc::driver::{DriverError, result};
 
+use crate::device::Edges;
+
 /// Bytes of the driver's log that an error shows.
 const LOG_BYTES: usize = 8192;
+/// An edge that lets a launch start once all workgroups of the one before it let it, or have ended.
+const EARLY: sys::CUgraphEdgeData = sys::CUgraphEdgeData {
+    from_port: sys::CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC as u8,
+    to_port: 0,
+    type_: sys::CUgraphDependencyType::CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC as u8,
+    reserved: [0; 5],
+};
 
 /// A GPU's primary context.
 pub(super) struct Context {
@@ -68,6 +77,14 @@ impl Context {
     fn attribute(&self, which: Attribute) -> Result<i32, DriverError> {
         // SAFETY: the device was returned by the driver.
         unsafe { result::device::get_attribute(self.device, which) }
+    }
+
+    /// The newest CUDA version that the driver knows: 1000 * major + 10 * minor.
+    pub fn version() -> Result<i32, DriverError> {
+        let mut version = 0;
+        // SAFETY: it only writes the number.
+        unsafe { sys::cuDriverGetVersion(&mut version).result()? };
+        Ok(version)
     }
 
     /// Compute capability: major, minor.
@@ -216,18 +233,40 @@ impl Node<'_> {
     }
 
     /// Launches on the context's default stream.
-    pub fn launch(mut self) -> Result<(), DriverError> {
+    pub fn launch(mut self, edges: Edges) -> Result<(), DriverError> {
         self.function.context.enter()?;
         let mut pointers = self.pointers();
-        let (grid, block) = ((self.grid[0], self.grid[1], self.grid[2]), (self.threads, 1, 1));
+        let [x, y, z] = self.grid;
+        let mut early = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+        };
+        let config = sys::CUlaunchConfig {
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: z,
+            blockDimX: self.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: self.shared,
+            hStream: std::ptr::null_mut(),
+            attrs: &mut early,
+            numAttrs: u32::from(edges == Edges::Dependent),
+        };
         // SAFETY: the arguments were checked; the driver copies them before it returns.
         unsafe {
-            result::launch_kernel(self.function.raw, grid, block, self.shared, std::ptr::null_mut(), &mut pointers)
+            sys::cuLaunchKernelEx(&config, self.function.raw, pointers.as_mut_ptr(), std::ptr::null_mut()).result()
         }
     }
 
     /// Adds the launch to a graph, behind another.
-    fn add(mut self, graph: sys::CUgraph, before: Option<sys::CUgraphNode>) -> Result<sys::CUgraphNode, DriverError> {
+    fn add(
+        mut self,
+        graph: sys::CUgraph,
+        before: Option<sys::CUgraphNode>,
+        edges: Edges,
+    ) -> Result<sys::CUgraphNode, DriverError> {
         let mut pointers = self.pointers();
         let [x, y, z] = self.grid;
         let params = sys::CUDA_KERNEL_NODE_PARAMS {
@@ -245,9 +284,14 @@ impl Node<'_> {
             ctx: std::ptr::null_mut(),
         };
         let mut node = std::ptr::null_mut();
-        let before = before.as_slice();
+        let (plain, early) = if edges == Edges::Dependent { (None, before) } else { (before, None) };
+        let plain = plain.as_slice();
         // SAFETY: the graph was just made; the arguments were checked, and the driver copies them before it returns.
-        unsafe { sys::cuGraphAddKernelNode_v2(&mut node, graph, before.as_ptr(), before.len(), &params).result()? };
+        unsafe { sys::cuGraphAddKernelNode_v2(&mut node, graph, plain.as_ptr(), plain.len(), &params).result()? };
+        if let Some(early) = early {
+            // SAFETY: both nodes were made in this graph.
+            unsafe { sys::cuGraphAddDependencies_v2(graph, &early, &node, &EARLY, 1).result()? };
+        }
         Ok(node)
     }
 }
@@ -264,14 +308,14 @@ unsafe impl Send for Graph {}
 
 impl Context {
     /// A graph of launches, each behind the one before it.
-    pub fn graph(self: &Arc<Self>, nodes: Vec<Node<'_>>) -> Result<Graph, DriverError> {
+    pub fn graph(self: &Arc<Self>, nodes: Vec<Node<'_>>, edges: Edges) -> Result<Graph, DriverError> {
         self.enter()?;
         let mut raw = std::ptr::null_mut();
         // SAFETY: it only writes the new graph.
         unsafe { sys::cuGraphCreate(&mut raw, 0).result()? };
         let instance = nodes
             .into_iter()
-            .try_fold(None, |before, node| node.add(raw, before).map(Some))
+            .try_fold(None, |before, node| node.add(raw, before, edges).map(Some))
             // SAFETY: the graph is whole.
             .and_then(|_| unsafe { result::graph::instantiate(raw, sys::CUgraphInstantiate_flags(0)) });
         // SAFETY: the instance does not need the graph it was made from. A failure has nobody to tell.

@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::device::{
-    ArgValue, BufferId, Code, Device, ListId, ListedLaunch, Lists, check_alloc, check_launch, check_range, misuse,
+    ArgValue, BufferId, Code, Device, Edges, ListId, ListedLaunch, Lists, check_alloc, check_launch, check_range,
+    misuse,
 };
 use crate::manifest::{Kernel, TARGET_SM_90};
 use crate::{Result, RuntimeError};
@@ -18,6 +19,9 @@ use driver::{Context, Function, Graph, Node, text};
 
 /// Compute capability that the code is for.
 const CAPABILITY: (i32, i32) = (9, 0);
+
+/// First CUDA version whose drivers take edges of graphs on which the later launch starts early.
+const DEPENDENT_VERSION: i32 = 12030;
 
 /// Bytes that are written to drive everything else out of the caches: four times the L2 of an H200.
 const FLUSH_BYTES: u64 = 240 << 20;
@@ -44,6 +48,9 @@ pub struct CudaDevice {
     next: u64,
     name: String,
     most_shared: u64,
+    edges: Edges,
+    /// Whether the driver takes [`Edges::Dependent`].
+    dependent: bool,
     /// The last kernel that was launched: where a fault is looked for first.
     last: String,
     context: Arc<Context>,
@@ -64,8 +71,8 @@ impl CudaDevice {
         }
         let ordinal = i32::try_from(options.ordinal).unwrap_or(i32::MAX);
         let context = Context::open(ordinal).map_err(|e| missing(format!("GPU {ordinal}: {}", text(e))))?;
-        let facts = || Ok((context.name()?, context.capability()?, context.most_shared()?));
-        let (gpu, capability, most_shared) = facts().map_err(|e| missing(text(e)))?;
+        let facts = || Ok((context.name()?, context.capability()?, context.most_shared()?, Context::version()?));
+        let (gpu, capability, most_shared, version) = facts().map_err(|e| missing(text(e)))?;
         if capability != CAPABILITY {
             return Err(missing(format!("{gpu} of compute capability {}.{}", capability.0, capability.1)));
         }
@@ -77,6 +84,8 @@ impl CudaDevice {
             next: 0,
             name: format!("cuda ({gpu})"),
             most_shared: u64::try_from(most_shared).unwrap_or(0),
+            edges: Edges::Plain,
+            dependent: version >= DEPENDENT_VERSION,
             last: "none".into(),
             context: Arc::new(context),
         })
@@ -180,23 +189,29 @@ impl Device for CudaDevice {
             *slot = Some(self.load_one(kernel, part.bytes)?);
         }
         self.lists.clear();
+        self.edges = Edges::Plain;
         self.functions = functions;
         self.kernels = kernels.to_vec();
         Ok(())
     }
 
     fn launch(&mut self, kernel: u32, grid: [u32; 3], args: &[ArgValue]) -> Result<()> {
-        self.prepared(kernel, grid, args)?.run().map_err(|e| self.trapped(e))?;
+        self.prepared(kernel, grid, args)?.run(self.edges).map_err(|e| self.trapped(e))?;
         self.last.clone_from(&self.kernels[kernel as usize].name);
         Ok(())
     }
 
-    /// One graph, in which each launch waits for the one before it.
+    fn set_edges(&mut self, wanted: Edges) -> Edges {
+        self.edges = if self.dependent { wanted } else { Edges::Plain };
+        self.edges
+    }
+
+    /// One graph, in which each launch is joined to the one before it.
     fn record(&mut self, launches: &[ListedLaunch<'_>]) -> Result<Option<ListId>> {
         let mut prepared =
             launches.iter().map(|l| self.prepared(l.kernel, l.grid, l.args)).collect::<Result<Vec<_>>>()?;
         let nodes: Vec<Node<'_>> = prepared.iter_mut().map(Prepared::node).collect();
-        let graph = self.context.graph(nodes).map_err(|e| self.trapped(e))?;
+        let graph = self.context.graph(nodes, self.edges).map_err(|e| self.trapped(e))?;
         Ok(Some(self.lists.add(graph)))
     }
 
@@ -210,13 +225,20 @@ impl Device for CudaDevice {
         Ok(())
     }
 
+    fn replay_timed(&mut self, list: ListId) -> Result<Option<f32>> {
+        let graph = self.lists.get(list)?;
+        let us = self.context.timed(&mut || graph.launch()).map_err(|e| self.trapped(e))?;
+        self.last = "one of a recorded list".into();
+        Ok(Some(us))
+    }
+
     fn time(&mut self, kernel: u32, grid: [u32; 3], args: &[ArgValue], rounds: u32) -> Result<Option<Vec<f32>>> {
         let flush = self.alloc(FLUSH_BYTES)?;
         let mut times = Vec::new();
         for round in 0..rounds {
             self.fill(flush, 0, FLUSH_BYTES, round as u8)?;
             let mut launch = self.prepared(kernel, grid, args)?;
-            times.push(self.context.timed(&mut || launch.run()).map_err(|e| self.trapped(e))?);
+            times.push(self.context.timed(&mut || launch.run(Edges::Plain)).map_err(|e| self.trapped(e))?);
         }
         self.free(flush)?;
         Ok(Some(times))
@@ -257,8 +279,8 @@ impl Prepared<'_> {
         }
     }
 
-    fn run(&mut self) -> std::result::Result<(), cudarc::driver::DriverError> {
-        self.node().launch()
+    fn run(&mut self, edges: Edges) -> std::result::Result<(), cudarc::driver::DriverError> {
+        self.node().launch(edges)
     }
 }
 

@@ -14,7 +14,7 @@ pub use state::Value;
 pub use step::{BufferReader, Hook, LaunchEvent, Moment, StepOutput};
 
 use crate::bundle::Bundle;
-use crate::device::{ArgValue, BufferId, Device, ListId};
+use crate::device::{ArgValue, BufferId, Device, Edges, ListId, misuse};
 use crate::layout::{Geometry, broken, buffer_bytes, grid, pool_size, state_bytes};
 use crate::manifest::{Arg, Bucket, Manifest, SlotTable, StateKind, StepInput, StepScalar};
 use crate::weights::{WeightProvider, upload};
@@ -42,6 +42,10 @@ pub struct SessionOptions {
     pub block_order: BlockOrder,
     /// Launches one kernel after the other, as a step with a hook does, where the device could run a recorded list.
     pub single_launches: bool,
+    /// Times recorded lists by the device's clock, see [`Session::list_us`]. Such steps wait for the device once more.
+    pub timed_lists: bool,
+    /// How launches follow one another. Dependent ones need code that waits by itself, and a device that can.
+    pub edges: Edges,
 }
 
 /// The order in which sequences are given blocks.
@@ -60,6 +64,7 @@ pub struct Session {
     device: Box<dyn Device>,
     geometry: Geometry,
     options: SessionOptions,
+    edges: Edges,
     held: Held,
     plans: Vec<Plan>,
     /// Pool size in tokens.
@@ -70,10 +75,13 @@ pub struct Session {
     /// Launch lists that the device recorded.
     lists: BTreeMap<StepKey, ListId>,
     counters: Counters,
+    /// What the last replayed list took.
+    list_us: Option<f32>,
 }
 
-/// What decides which launches with which arguments a step is: its bucket, and its numbers of rows, sequences and logit rows.
-type StepKey = (usize, usize, usize, usize);
+/// What decides which launches with which arguments a step is: its bucket, and its numbers of rows, sequences and logit rows;
+/// and how the launches follow one another.
+type StepKey = (usize, usize, usize, usize, Edges);
 
 /// What a session's steps were, since it was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -126,8 +134,12 @@ impl Session {
         options: SessionOptions,
     ) -> Result<Self> {
         let manifest = bundle.manifest();
+        if let Some(fault) = &manifest.options.fault {
+            return Err(RuntimeError::Faulty { fault: fault.clone() });
+        }
         check_geometry(manifest, &geometry)?;
         device.load(&manifest.kernels, &bundle.code(device.target())?)?;
+        let edges = edges(manifest, device.as_mut(), options.edges)?;
         let held = hold(manifest, &geometry, device.as_mut(), provider)?;
         clear_counter(&held, device.as_mut())?;
         let plans = plans(manifest, &held, device.as_mut(), options)?;
@@ -136,7 +148,21 @@ impl Session {
         let free_blocks = block_order(geometry.num_blocks as i32, options.block_order);
         let lists = BTreeMap::new();
         let counters = Counters::default();
-        Ok(Session { bundle, device, geometry, options, held, plans, pool, free_slots, free_blocks, lists, counters })
+        Ok(Session {
+            bundle,
+            device,
+            geometry,
+            options,
+            edges,
+            held,
+            plans,
+            pool,
+            free_slots,
+            free_blocks,
+            lists,
+            counters,
+            list_us: None,
+        })
     }
 
     /// The bundle.
@@ -154,9 +180,29 @@ impl Session {
         self.counters
     }
 
+    /// Microseconds of the last step's launches by the device's clock; nothing if it has none, the step was no recorded list,
+    /// or [`SessionOptions::timed_lists`] is off.
+    pub fn list_us(&self) -> Option<f32> {
+        self.list_us
+    }
+
     /// Sets [`SessionOptions::single_launches`] for the next steps.
     pub fn set_single_launches(&mut self, single: bool) {
         self.options.single_launches = single;
+    }
+
+    /// How launches follow one another.
+    pub fn edges(&self) -> Edges {
+        self.edges
+    }
+
+    /// Sets how launches of the next steps follow one another.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Device`] if the device or the bundle's code for it cannot.
+    pub fn set_edges(&mut self, wanted: Edges) -> Result<()> {
+        self.edges = edges(self.bundle.manifest(), self.device.as_mut(), wanted)?;
+        Ok(())
     }
 
     /// The sizes it was created with.
@@ -198,6 +244,20 @@ impl Session {
 /// Device bytes of i32 values.
 fn le_bytes(values: &[i32]) -> Vec<u8> {
     values.iter().flat_map(|v| v.to_le_bytes()).collect()
+}
+
+/// Sets how launches follow one another on a device that has the bundle's code.
+fn edges(manifest: &Manifest, device: &mut dyn Device, wanted: Edges) -> Result<Edges> {
+    let awaits = manifest.awaits.iter().any(|target| target == device.target());
+    if wanted == Edges::Dependent && !awaits {
+        let found = format!("dependent launches of {} code that does not wait for earlier ones", device.target());
+        return Err(misuse("edges", found, "plain launches, or a bundle compiled with this version for that target"));
+    }
+    if device.set_edges(wanted) == wanted {
+        return Ok(wanted);
+    }
+    let found = format!("{} launches, which {} cannot make", wanted.name(), device.name());
+    Err(misuse("edges", found, "plain launches, or a driver of CUDA 12.3 or later"))
 }
 
 fn check_geometry(manifest: &Manifest, g: &Geometry) -> Result<()> {

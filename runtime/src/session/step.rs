@@ -131,6 +131,7 @@ impl Session {
         batch.check(&self.geometry, self.options.unchecked_batch)?;
         let bucket = self.pick(batch)?;
         self.fill(batch, bucket)?;
+        self.list_us = None;
         let list = if hook.is_some() || self.options.single_launches { None } else { self.list(batch, bucket)? };
         match list {
             Some(list) => self.replay(list)?,
@@ -194,7 +195,7 @@ impl Session {
 
     /// The recorded list of a step's launches, recorded now if it is the first of its kind; none if the device has none.
     fn list(&mut self, batch: &StepBatch, bucket: usize) -> Result<Option<ListId>> {
-        let key = (bucket, batch.ids.len(), batch.seqs(), batch.logit_rows.len());
+        let key = (bucket, batch.ids.len(), batch.seqs(), batch.logit_rows.len(), self.edges);
         if let Some(list) = self.lists.get(&key) {
             return Ok(Some(*list));
         }
@@ -213,8 +214,17 @@ impl Session {
     }
 
     fn replay(&mut self, list: ListId) -> Result<()> {
-        let done = self.device.replay(list);
-        self.launched(done)
+        if !self.options.timed_lists {
+            let done = self.device.replay(list);
+            return self.launched(done);
+        }
+        match self.device.replay_timed(list) {
+            Ok(us) => {
+                self.list_us = us;
+                Ok(())
+            }
+            Err(e) => self.launched(Err(e)),
+        }
     }
 
     /// Sets the step's numbers in the arguments of its launches.

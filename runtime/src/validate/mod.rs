@@ -102,6 +102,8 @@ fn parts(m: &Manifest) -> Result<()> {
     let singles = |kind: PartKind| m.parts.iter().filter(|p| p.kind == kind).count();
     require(singles(PartKind::TrunkIr) <= 1, "one trunk IR", "parts", "several", "at most one")?;
     require(singles(PartKind::Report) <= 1, "one report", "parts", "several", "at most one")?;
+    let ascending = m.awaits.is_sorted_by(|a, b| a < b);
+    require(ascending, "awaiting targets ascending", "awaits", "another order", "each target once, ascending")?;
     code_parts(m)
 }
 
@@ -115,6 +117,9 @@ fn code_parts(m: &Manifest) -> Result<()> {
         }
         require(seen.insert((target, *kernel)), "code once", path, "code that another part has", "one part a kernel")?;
     }
+    let without = m.awaits.iter().find(|awaiting| !seen.iter().any(|(target, _)| target == awaiting));
+    let found = format_args!("{}, which has no code", without.map_or("", String::as_str)).to_string();
+    require(without.is_none() || m.parts.is_empty(), "awaiting targets", "awaits", found, "targets of the code")?;
     let targets: BTreeSet<&String> = seen.iter().map(|(target, _)| *target).collect();
     for target in targets {
         let of = seen.iter().filter(|(t, _)| *t == target).count();

@@ -125,8 +125,10 @@ pub fn manifest() -> Manifest {
             max_ctx: MAX_CTX,
             kv_block: 64,
             kv_dtype: Mem::F32,
+            fault: None,
         },
         parts: vec![],
+        awaits: vec![],
         weights: vec![weight("table")],
         states: vec![
             state("s", StateRole::Recurrent, StateKind::Slot { shape: vec![WIDTH] }),
