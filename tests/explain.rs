@@ -127,9 +127,9 @@ fn an_op_says_its_rules_kernel_and_fusions() {
     let now = story["became"]["value"].as_u64().unwrap();
     let back = json_of(&[&format!("{}%{now}", body.name), "--rewritten", "--rows", "1"]);
     assert!(back.as_array().unwrap().contains(story), "{back}");
-    let rewritten = json_of(&["cast"]);
+    let rewritten = json_of(&["div"]);
     let rewritten = rewritten.as_array().unwrap();
-    assert!(rewritten.iter().any(|s| !s["rules"].as_array().unwrap().is_empty()), "some cast was rewritten");
+    assert!(rewritten.iter().any(|s| !s["rules"].as_array().unwrap().is_empty()), "some division was rewritten");
 }
 
 #[test]

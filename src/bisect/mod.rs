@@ -17,7 +17,8 @@ use unglue_codegen::check::{Given, Mismatch, Subject, check, check_given};
 use unglue_codegen::target::{self, Target};
 use unglue_ir::graph::{Graph, ValueId};
 use unglue_ir::module::Module;
-use unglue_passes::facts::Facts;
+use unglue_passes::facts::{Facts, Kind};
+use unglue_passes::schedule::strip_reshapes;
 use unglue_runtime::{Bundle, Code};
 
 use crate::cli;
@@ -193,6 +194,18 @@ fn checked(
     on_inputs(&mut under, &subject, inputs, draws)
 }
 
+/// A wider copy of what another kernel of the body computes, whose place the kernel knows by its number: an op of the body,
+/// but not of the kernel, to which it is given.
+fn widens_a_value(graph: &Graph, id: ValueId) -> bool {
+    if !matches!(graph.node(id).op, unglue_ir::op::Op::Cast(_)) {
+        return false;
+    }
+    let from = strip_reshapes(graph, graph.node(id).args[0]);
+    let number = |name: &str| name.strip_prefix('v').is_some_and(|n| n.parse::<u32>().is_ok());
+    let named = matches!(&graph.node(from).op, unglue_ir::op::Op::Input { name, .. } if number(name));
+    named && Facts::new(graph).kind(id) == Kind::Free
+}
+
 /// The op of the report that a value of a kernel's graph is: both list the same ops in the same order.
 fn reported<'a>(report: &'a Report, case: &Case, graph: &Graph, value: ValueId) -> Option<(&'a str, &'a Op)> {
     let bucket = report.buckets.iter().find(|b| b.rows_max == case.bucket.rows_max)?;
@@ -200,7 +213,9 @@ fn reported<'a>(report: &'a Report, case: &Case, graph: &Graph, value: ValueId) 
     let body = bucket.bodies.iter().find(holds)?;
     let in_body = &body.kernels.iter().find(|k| k.name == case.entry.name)?.in_body;
     let ops: Vec<&Op> = body.ops.iter().filter(|op| op.kernels.contains(in_body)).collect();
-    let here: Vec<ValueId> = Facts::new(graph).ops().collect();
+    let facts = Facts::new(graph);
+    let here: Vec<ValueId> =
+        graph.ids().filter(|id| facts.kind(*id) == Kind::Op || widens_a_value(graph, *id)).collect();
     let agree = ops.len() == here.len() && ops.iter().zip(&here).all(|(o, v)| o.op == graph.node(*v).op.name());
     let at = here.iter().position(|v| *v == value).filter(|_| agree)?;
     Some((&body.body, ops.get(at)?))

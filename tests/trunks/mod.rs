@@ -125,14 +125,19 @@ pub fn no_gate(_: &mut Builder, g: &Graph, id: ValueId, args: &[ValueId]) -> Opt
     (gate != [*a] && !matches!(g.node(*a).op, Op::ConstF32(_))).then(|| args[0])
 }
 
-/// Scales or clamps `count` f32 values of a body, at places that the seed names.
-pub fn glued(g: &Graph, seed: u64, count: usize) -> Graph {
+/// f32 values of rows that a body computes.
+fn places(g: &Graph) -> Vec<ValueId> {
     let rows = |id: &ValueId| {
         let t = g.ty(*id).tensor();
         let leading = t.and_then(|t| t.shape.first()).is_some_and(|d| matches!(d, Dim::Rows | Dim::Logits));
         leading && t.and_then(|t| t.dtype()) == Some(DType::F32) && !matches!(g.node(*id).op, Op::Input { .. })
     };
-    let mut places: Vec<ValueId> = g.ids().filter(rows).collect();
+    g.ids().filter(rows).collect()
+}
+
+/// Scales or clamps `count` f32 values of a body, at places that the seed names.
+pub fn glued(g: &Graph, seed: u64, count: usize) -> Graph {
+    let mut places = places(g);
     let mut rng = Rng::new(seed);
     let mut chosen = BTreeMap::new();
     for i in 0..count.min(places.len()) {
@@ -190,8 +195,9 @@ pub fn mutate(m: &mut Module, name: &str, rule: &mut Rule) {
     set_body(m, name, new);
 }
 
+/// Bodies that compute f32 values of rows; a bf16 embedding alone has none.
 pub fn names(m: &Module) -> Vec<String> {
-    m.bodies.iter().map(|b| b.name.clone()).collect()
+    m.bodies.iter().filter(|b| !places(b).is_empty()).map(|b| b.name.clone()).collect()
 }
 
 /// The tiny model's trunk with changed config fields.

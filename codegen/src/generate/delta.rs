@@ -71,7 +71,9 @@ impl Head {
 
 impl Gen<'_> {
     pub fn delta_form(&mut self, node: ValueId, heads: u64) -> Res<()> {
-        let Form::Delta { keys, values, parts, .. } = self.schedule.form else { return self.fault(node, "form") };
+        let Form::Delta { keys, values, parts, one_row: alone, .. } = self.schedule.form else {
+            return self.fault(node, "form");
+        };
         let Op::DeltaRule { order: Order::Strided(chains) } = self.g.node(node).op else {
             return self.fault(node, "order");
         };
@@ -90,7 +92,6 @@ impl Gen<'_> {
             let offset = s.scaled(head, keys * values);
             let base = s.b.bin(Bin::Add, first, offset);
             // A step of one row has that of its first sequence: no load waits for its number.
-            let alone = s.bucket.rows_max == 1;
             let (start, end) = if alone { (s.b.i(0), s.b.i(1)) } else { (start, end) };
             let seq = Sequence { start, end, slot, live };
             s.sequence = Some(seq);

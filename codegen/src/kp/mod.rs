@@ -12,6 +12,7 @@
 pub mod build;
 pub mod fault;
 pub mod layout;
+mod multiples;
 mod operands;
 mod order;
 pub mod text;
@@ -22,6 +23,7 @@ mod uniform;
 pub mod verify;
 
 pub use layout::{SHARED_ALIGN, finish_slot, shared_bytes, shared_offsets};
+pub use multiples::multiples;
 pub use order::awaits;
 pub use tile::{Half, Side, TILE, Tile, TileAt};
 

@@ -40,7 +40,8 @@ fn nested(stmts: &[Stmt]) -> usize {
     stmts.iter().flat_map(blocks).map(inside).sum()
 }
 
-fn blocks(stmt: &Stmt) -> Vec<&[Stmt]> {
+/// The blocks of a statement, in order.
+pub(super) fn blocks(stmt: &Stmt) -> Vec<&[Stmt]> {
     match stmt {
         Stmt::If { then, otherwise, .. } => vec![then, otherwise],
         Stmt::For(f) => vec![&f.body],

@@ -20,6 +20,7 @@ pub(crate) static AMDGPU: Gpu = Gpu {
     attributes,
     // A weight row and the rows of four operands take 20 a round: four rounds, with what they are widened to, 229 VGPRs in
     // all, and six waves a SIMD instead of ten with two (LLVM 22).
+    aligned_accesses: false,
     loaded_registers: 48,
     arrays: shared,
     // Workgroups are spread over the compute units of one device.

@@ -8,7 +8,7 @@ use super::gpu_tiles::{self, Tiles};
 use super::ir::Lty;
 use super::pure::min_max;
 use super::walk::{Backend, Emit, LoadAt, Result, StoreAt};
-use crate::kp::{Access, Expr, For, LANES, Param, Place, Program, Reduce, Stmt, Tile, Ty, Val, awaits};
+use crate::kp::{Access, Expr, For, LANES, Param, Place, Program, Reduce, Stmt, Tile, Ty, Val, awaits, multiples};
 use crate::target::{Target, Trigger};
 
 /// Rounds of a loop that LLVM may put in one, the most first. Unrolled fully, a contraction of 4,096 keeps its whole operand
@@ -28,6 +28,8 @@ pub(crate) struct Gpu {
     pub define: [&'static str; 2],
     /// Attribute group 0 and its metadata for a kernel of so many threads; numbers from 2 on are taken.
     pub attributes: fn(u32) -> String,
+    /// Whether an access of several elements must be aligned to all of them, and falls apart into elements unless LLVM knows it.
+    pub aligned_accesses: bool,
     /// 32-bit registers of what the rounds of a loop that are in one load from memory.
     pub loaded_registers: u64,
     /// Shared arrays, and the slot where a counter's old value is left.
@@ -81,6 +83,9 @@ struct Threads {
 /// The module text of a program.
 pub(crate) fn lower(p: &Program, gpu: &'static Gpu, t: &Target) -> Result<String> {
     let mut e = Emit::new(p, 1);
+    if gpu.aligned_accesses {
+        e.multiples = multiples(p);
+    }
     (gpu.arrays)(&mut e);
     numbers(&mut e, gpu);
     e.stmts(&mut Threads { gpu, prefetch_bytes: t.prefetch_bytes, trigger: t.trigger, late: None, loops: 0 }, &p.body)?;

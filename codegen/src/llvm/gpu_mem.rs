@@ -19,11 +19,15 @@ struct Access {
     space: &'static str,
     mem: Mem,
     vec: u32,
+    /// Elements that divide its first one's number, if that is known.
+    multiple: u64,
     /// Other workgroups of the launch stored it.
     exchanged: bool,
     gpu: &'static Gpu,
 }
 
+/// Bytes: what kernels declare of their buffers.
+const BASE_ALIGN: u64 = 16;
 const GLOBAL: &str = "ptr addrspace(1)";
 const SHARED: &str = "ptr addrspace(3)";
 
@@ -50,7 +54,18 @@ impl Access {
     fn new(e: &Emit<'_>, gpu: &'static Gpu, place: Place, vec: u32) -> Result<Self> {
         let (space, ptr, mem) = place_pointer(e, gpu, place)?;
         let exchanged = matches!(place, Place::Buffer(i) if finish::exchanged(e.p, i));
-        Ok(Self { ptr, space, mem, vec, exchanged, gpu })
+        Ok(Self { ptr, space, mem, vec, multiple: 1, exchanged, gpu })
+    }
+
+    /// With what is known of where it starts.
+    fn at(self, e: &Emit<'_>, addr: Addr) -> Self {
+        let of = |v: Val| e.multiples.get(v.0 as usize).copied().unwrap_or(1);
+        let multiple = match addr {
+            Addr::Uniform { base } => of(base),
+            Addr::Contig { base } => of(base).min(1 << self.vec.trailing_zeros()),
+            Addr::Lanes { base, index } => of(base).min(of(index)),
+        };
+        Self { multiple, ..self }
     }
 
     /// What a lane moves.
@@ -58,8 +73,10 @@ impl Access {
         e.lane_ty(mem_name(self.mem), self.vec)
     }
 
-    fn align(&self) -> u64 {
-        self.mem.bytes()
+    /// Alignment of what is accessed as `ty`. Buffers and arrays start on multiples of [`BASE_ALIGN`] at least.
+    fn align(&self, ty: Lty) -> u64 {
+        let elements = if ty.lanes > 1 { self.multiple } else { 1 };
+        (self.mem.bytes() * elements).min(BASE_ALIGN)
     }
 
     /// Pointer to the element at a uniform base.
@@ -83,7 +100,7 @@ impl Access {
             return Ok(e.ir.inst(format_args!("getelementptr {elem}, {} {base}, {ty} {index}", self.space)));
         }
         // A lane index of 32 bits is not negative and its byte offset fits in 32 bits (kp::Addr::Lanes).
-        let bytes = e.ir.inst(format_args!("shl nuw i32 {index}, {}", self.align().trailing_zeros()));
+        let bytes = e.ir.inst(format_args!("shl nuw i32 {index}, {}", self.mem.bytes().trailing_zeros()));
         let wide = e.ir.inst(format_args!("zext i32 {bytes} to i64"));
         Ok(e.ir.inst(format_args!("getelementptr i8, {} {base}, i64 {wide}", self.space)))
     }
@@ -96,7 +113,7 @@ impl Access {
         if self.exchanged {
             return self.load_exchanged(e, ty, ptr);
         }
-        e.ir.inst(format_args!("load {ty}, {} {ptr}, align {}", self.space, self.align()))
+        e.ir.inst(format_args!("load {ty}, {} {ptr}, align {}", self.space, self.align(ty)))
     }
 
     /// LLVM has no atomic load of a vector: one load per component.
@@ -113,7 +130,7 @@ impl Access {
     }
 
     fn store(&self, e: &mut Emit<'_>, ty: Lty, raw: &str, ptr: &str) {
-        e.ir.line(format_args!("store {ty} {raw}, {} {ptr}, align {}", self.space, self.align()));
+        e.ir.line(format_args!("store {ty} {raw}, {} {ptr}, align {}", self.space, self.align(ty)));
     }
 
     /// Whether component i of the lane is below `count`.
@@ -126,7 +143,7 @@ impl Access {
 
 pub(crate) fn load(e: &mut Emit<'_>, gpu: &'static Gpu, val: Val, at: &LoadAt) -> Result<String> {
     let uniform = matches!(at.addr, Addr::Uniform { .. });
-    let access = Access::new(e, gpu, at.from, if uniform { 1 } else { u32::from(at.vec) })?;
+    let access = Access::new(e, gpu, at.from, if uniform { 1 } else { u32::from(at.vec) })?.at(e, at.addr);
     let (ptr, ty) = (access.lane(e, at.addr)?, access.ty(e));
     let raw = match at.bound {
         // An atomic load fills a vector register, whatever its address.
@@ -193,7 +210,7 @@ fn branch_whole(e: &mut Emit<'_>, access: &Access, count: &str) -> (String, Stri
 }
 
 pub(crate) fn store(e: &mut Emit<'_>, gpu: &'static Gpu, at: &StoreAt) -> Result<()> {
-    let access = Access::new(e, gpu, at.to, e.vec_of(at.value)?)?;
+    let access = Access::new(e, gpu, at.to, e.vec_of(at.value)?)?.at(e, at.addr);
     let (value_ty, value) = (e.ty(at.value)?, e.op(at.value)?);
     let raw = match (at.to, e.copied(at.value, access.mem)?) {
         (Place::Shared(_), Some(raw)) => raw,

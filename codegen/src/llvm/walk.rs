@@ -58,6 +58,8 @@ pub(crate) struct Emit<'p> {
     pub ir: Ir,
     /// Lanes that one LLVM value holds: 32 on the host, 1 where a thread is a lane.
     pub width: u32,
+    /// Powers of two that divide integers, by value; empty where nobody needs them.
+    pub multiples: Vec<u64>,
     ops: Vec<Option<String>>,
     /// What loads of 16-bit floats gave before they were widened, by value.
     raws: BTreeMap<u32, Raw>,
@@ -83,7 +85,7 @@ pub(crate) const fn elem_name(elem: Elem) -> &'static str {
 
 impl<'p> Emit<'p> {
     pub(crate) fn new(p: &'p Program, width: u32) -> Self {
-        Self { p, ir: Ir::new(), width, ops: vec![None; p.types.len()], raws: BTreeMap::new() }
+        Self { p, ir: Ir::new(), width, multiples: vec![], ops: vec![None; p.types.len()], raws: BTreeMap::new() }
     }
 
     /// The fault of a program that does not verify.

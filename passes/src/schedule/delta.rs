@@ -42,7 +42,8 @@ pub fn schedule(g: &Graph, node: ValueId, bucket: &Bucket) -> Result<Schedule, O
     staged.sort_by_key(|s| s.node);
     stage::check_budget(&staged, 1)?;
     let waves = (column_waves * parts) as u32;
-    Ok(Schedule { form: Form::Delta { node, heads, keys, values, parts }, waves, staged, products: Products::Lanes })
+    let form = Form::Delta { node, heads, keys, values, parts, one_row: bucket.rows_max == 1 };
+    Ok(Schedule { form, waves, staged, products: Products::Lanes })
 }
 
 /// Parts into which the keys are dealt, as many of the order's chains each.

@@ -71,12 +71,14 @@ pub enum Form {
     Tiles(Tiles),
     Blocks(Blocks),
     /// `parts`: sets of waves that share a head's keys.
+    /// `one_row`: steps have one row, so that the kernel has no loop over rows; its code is for no other bucket.
     Delta {
         node: ValueId,
         heads: u64,
         keys: u64,
         values: u64,
         parts: u64,
+        one_row: bool,
     },
     /// `at_once`: heads of a workgroup.
     Attend {
@@ -241,8 +243,9 @@ impl Schedule {
             Form::Skinny(s) => s.describe(),
             Form::Tiles(t) => t.describe(),
             Form::Blocks(f) => f.describe(),
-            Form::Delta { heads, keys, values, parts, .. } => {
-                format!("delta rule, {heads} heads of {keys}x{values}, keys in {parts} parts")
+            Form::Delta { heads, keys, values, parts, one_row, .. } => {
+                let row = if *one_row { ", one row" } else { "" };
+                format!("delta rule, {heads} heads of {keys}x{values}, keys in {parts} parts{row}")
             }
             Form::Attend { heads, width, at_once, .. } => {
                 format!("attend, {heads} heads of width {width}, {at_once} a workgroup, splits of 64 rows")
