@@ -105,7 +105,7 @@ impl Gemv {
         let bucket = Bucket { rows_max: 1, seqs_max: 1, pools: 0, fit: &fit::GFX1201 };
         let g = matmul(n)?;
         let s = schedule(&g, &bucket).map_err(|o| format!("{o:?}"))?;
-        let made = generate::generate("gemv", &g, &s, bucket)?;
+        let made = generate::generate("gemv", &g, &s, bucket.pools)?;
         let t = target::by_name(target).ok_or("no such target")?;
         let code = link::shared_object(&[("gemv".into(), llvm::compile_object(&made.program, t)?)], t)?;
         let facts = Facts { class: "skinny matmul".into(), exactness: manifest::Exactness::Exact, ops: vec![] };

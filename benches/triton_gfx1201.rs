@@ -366,7 +366,7 @@ impl Ours {
         let bucket = Bucket { rows_max: rows, seqs_max: rows, pools: 0, fit: &fit::GFX1201 };
         let (g, t) = (graph(choice, weights)?, gfx1201()?);
         let s: Schedule = schedule(&g, &bucket).map_err(|o| format!("{o:?}"))?;
-        let made = generate::generate("experts", &g, &s, bucket)?;
+        let made = generate::generate("experts", &g, &s, bucket.pools)?;
         let code = link::kernel("experts", llvm::compile_object(&made.program, t)?, t)?;
         let streams: Vec<_> = made.streams.iter().copied().collect();
         let resources = gates::check_streams(&code, &made.program, t, &streams)?;

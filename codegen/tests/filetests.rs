@@ -20,7 +20,7 @@ fn describe(text: &str, rows: &[u32]) -> String {
         let shown = match schedule(&graph, &bucket) {
             Err(o) => format!("obstacle {}: {}\n", o.rule, o.detail),
             Ok(s) => {
-                let made = generate(&graph.name, &graph, &s, bucket).unwrap();
+                let made = generate(&graph.name, &graph, &s, bucket.pools).unwrap();
                 format!("{}\n{}", s.describe(), made.program.to_text())
             }
         };

@@ -540,7 +540,7 @@ fn gates_run_on_code_objects() {
 fn streams_of(name: &str, graph: &Graph, rows_max: u32) -> Vec<u64> {
     let bucket = Bucket { rows_max, seqs_max: 1, pools: 0, fit: &fit::GFX1201 };
     let s = schedule(graph, &bucket).unwrap_or_else(|o| panic!("{name}: {o:?}"));
-    let made = generate(name, graph, &s, bucket).unwrap();
+    let made = generate(name, graph, &s, bucket.pools).unwrap();
     let object = llvm::compile_object(&made.program, gfx()).unwrap();
     let code = link::shared_object(&[(name.to_owned(), object)], gfx()).unwrap();
     let streams: Vec<Stream> = made.streams.iter().copied().collect();

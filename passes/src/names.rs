@@ -73,8 +73,7 @@ fn roles(kernel: &Graph, ops: &BTreeSet<ValueId>) -> String {
         }
     }
     if parts.is_empty() {
-        let number = |n: &str| n.strip_prefix('v').is_some_and(|d| d.chars().all(|c| c.is_ascii_digit()));
-        for (name, _) in kernel.outputs.iter().filter(|(n, _)| !number(n)) {
+        for (name, _) in kernel.outputs.iter().filter(|(n, _)| !is_number(n)) {
             add(&mut parts, clean(name));
         }
     }
@@ -85,6 +84,12 @@ fn roles(kernel: &Graph, ops: &BTreeSet<ValueId>) -> String {
         add(&mut parts, format!("{op}_v{}", ops.last().map_or(0, |v| v.0)));
     }
     parts.join("_")
+}
+
+/// True for the name that a kernel has for a value of its body without a role: v and its number.
+#[must_use]
+pub fn is_number(name: &str) -> bool {
+    name.strip_prefix('v').is_some_and(|n| !n.is_empty() && n.chars().all(|c| c.is_ascii_digit()))
 }
 
 fn add(parts: &mut Vec<String>, part: String) {

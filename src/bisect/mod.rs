@@ -17,7 +17,9 @@ use unglue_codegen::check::{Given, Mismatch, Subject, check, check_given};
 use unglue_codegen::target::{self, Target};
 use unglue_ir::graph::{Graph, ValueId};
 use unglue_ir::module::Module;
+use unglue_ir::op as ir;
 use unglue_passes::facts::{Facts, Kind};
+use unglue_passes::names::is_number;
 use unglue_passes::schedule::strip_reshapes;
 use unglue_runtime::{Bundle, Code};
 
@@ -194,16 +196,15 @@ fn checked(
     on_inputs(&mut under, &subject, inputs, draws)
 }
 
-/// A wider copy of what another kernel of the body computes, whose place the kernel knows by its number: an op of the body,
-/// but not of the kernel, to which it is given.
-fn widens_a_value(graph: &Graph, id: ValueId) -> bool {
-    if !matches!(graph.node(id).op, unglue_ir::op::Op::Cast(_)) {
-        return false;
-    }
-    let from = strip_reshapes(graph, graph.node(id).args[0]);
-    let number = |name: &str| name.strip_prefix('v').is_some_and(|n| n.parse::<u32>().is_ok());
-    let named = matches!(&graph.node(from).op, unglue_ir::op::Op::Input { name, .. } if number(name));
-    named && Facts::new(graph).kind(id) == Kind::Free
+/// A cast of what another kernel of the body computes. Where it is free in the kernel's own graph, to which that value is an
+/// input, it is an op of the body all the same.
+fn casts_a_value(graph: &Graph, id: ValueId) -> bool {
+    let node = graph.node(id);
+    let given = |from: ValueId| match &graph.node(strip_reshapes(graph, from)).op {
+        ir::Op::Input { name, .. } => is_number(name),
+        _ => false,
+    };
+    matches!(node.op, ir::Op::Cast(_)) && given(node.args[0])
 }
 
 /// The op of the report that a value of a kernel's graph is: both list the same ops in the same order.
@@ -215,7 +216,7 @@ fn reported<'a>(report: &'a Report, case: &Case, graph: &Graph, value: ValueId) 
     let ops: Vec<&Op> = body.ops.iter().filter(|op| op.kernels.contains(in_body)).collect();
     let facts = Facts::new(graph);
     let here: Vec<ValueId> =
-        graph.ids().filter(|id| facts.kind(*id) == Kind::Op || widens_a_value(graph, *id)).collect();
+        graph.ids().filter(|id| facts.kind(*id) == Kind::Op || casts_a_value(graph, *id)).collect();
     let agree = ops.len() == here.len() && ops.iter().zip(&here).all(|(o, v)| o.op == graph.node(*v).op.name());
     let at = here.iter().position(|v| *v == value).filter(|_| agree)?;
     Some((&body.body, ops.get(at)?))

@@ -84,7 +84,7 @@ fn compile_kernel(
     how: &How,
 ) -> Result<Compiled, CodegenError> {
     let kernel = &k.kernel;
-    let mut generated = generate::generate(&kernel.name, &kernel.graph, &kernel.schedule, bucket)?;
+    let mut generated = generate::generate(&kernel.name, &kernel.graph, &kernel.schedule, bucket.pools)?;
     if let Some(seed) = how.delay {
         generated.program = fault::delayed(&generated.program, seed);
     }

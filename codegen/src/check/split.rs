@@ -129,7 +129,7 @@ fn part(
         Ok(schedule) => schedule,
         Err(o) => return Ok(Err(format!("{}: {}", o.rule, o.detail))),
     };
-    let generated = generate(name, &carved.graph, &schedule, *bucket)?;
+    let generated = generate(name, &carved.graph, &schedule, bucket.pools)?;
     Ok(Ok(Part { graph: carved.graph, schedule, generated }))
 }
 

@@ -37,7 +37,7 @@ use std::collections::{BTreeSet, HashMap};
 use unglue_ir::graph::{Graph, ValueId};
 use unglue_ir::infer::op_name;
 use unglue_ir::types::{Dim, TensorType};
-use unglue_passes::schedule::{Bucket, Form, Schedule, Section};
+use unglue_passes::schedule::{Form, Schedule, Section};
 
 use crate::error::CodegenError;
 use crate::kp::build::Builder;
@@ -91,7 +91,9 @@ struct Gen<'a> {
     name: &'a str,
     g: &'a Graph,
     schedule: &'a Schedule,
-    bucket: Bucket,
+    /// Pools of a launch's scores, the same in all buckets: nothing else of a bucket may reach the code, which launches of
+    /// several buckets share.
+    pools: u64,
     b: Builder,
     iface: Interface,
     kept: HashMap<ValueId, Kept>,
@@ -116,12 +118,12 @@ struct Gen<'a> {
     streams: BTreeSet<Stream>,
 }
 
-/// Generates the program of a kernel.
+/// Generates the program of a kernel; `pools` as in [`unglue_passes::schedule::Bucket`].
 ///
 /// # Errors
 /// [`CodegenError::Generate`] for an op that the schedule should have refused, [`CodegenError::Verify`] if the program
 /// breaks a rule.
-pub fn generate(name: &str, g: &Graph, schedule: &Schedule, bucket: Bucket) -> Result<Generated, CodegenError> {
+pub fn generate(name: &str, g: &Graph, schedule: &Schedule, pools: u64) -> Result<Generated, CodegenError> {
     let sections = if let Form::Beside(sections) = &schedule.form { sections.as_slice() } else { &[] };
     let parts: Vec<Part> = sections.iter().map(|section| Part { section, graph: section.graph(g) }).collect();
     let mut b = Builder::new(name, schedule.waves);
@@ -130,7 +132,7 @@ pub fn generate(name: &str, g: &Graph, schedule: &Schedule, bucket: Bucket) -> R
         name,
         g,
         schedule,
-        bucket,
+        pools,
         b,
         iface: Interface::default(),
         kept: HashMap::new(),
@@ -202,7 +204,7 @@ impl<'a> Gen<'a> {
     fn extent(&self, d: Dim) -> u64 {
         match d {
             Dim::Fixed(n) => n,
-            Dim::Pools => self.bucket.pools,
+            Dim::Pools => self.pools,
             Dim::Rows | Dim::Logits | Dim::Seqs => 1,
         }
     }

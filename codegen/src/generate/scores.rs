@@ -28,7 +28,7 @@ impl Gen<'_> {
         let args = self.g.node(node).args.clone();
         let StateKind::Pool { width, pool } = *self.state_kind(args[2])? else { return self.fault(node, "not a pool") };
         let heads = self.dims(args[0])?[0];
-        let total = self.bucket.pools;
+        let total = self.pools;
         let (x, wave) = (self.group(0), self.b.wave());
         let (waves, lanes) = (self.b.i(i64::from(self.b.waves())), self.b.i(32));
         let number = self.b.mul(x, waves);

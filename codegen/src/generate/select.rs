@@ -28,7 +28,7 @@ impl Gen<'_> {
         let here = self.b.cmp(Cmp::Lt, self.row, rows);
         self.when(here, |s| {
             let (scores, _) = s.leaf(strip_reshapes(s.g, s.g.node(node).args[0]))?;
-            let total = s.bucket.pools;
+            let total = s.pools;
             let scores_base = s.row_base(&[total]);
             let position = s.row_step(StepBuffer::Positions);
             let one = s.b.i(1);

@@ -48,7 +48,7 @@ impl<'a> Made<'a> {
     }
 
     fn with(name: &'a str, graph: &'a Graph, bucket: Bucket, schedule: Schedule) -> Self {
-        let made = generate::generate(name, graph, &schedule, bucket).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let made = generate::generate(name, graph, &schedule, bucket.pools).unwrap_or_else(|e| panic!("{name}: {e}"));
         Made { name, graph, bucket, schedule, made }
     }
 
@@ -294,6 +294,15 @@ fn convolution_and_delta_rule() {
     run("kda_low_rank_real", &bodies::conv_delta_norm(2, 128, Some(128)), 4, 0);
     run("kda_low_rank_real_r1", &bodies::conv_delta_norm(2, 128, Some(128)), 1, 0);
     all_buckets("kda_low_rank", &bodies::conv_delta_norm(3, 40, Some(20)), 0);
+}
+
+/// Launches of several lists share a kernel if graph and schedule are equal: code without a loop over rows must be told apart.
+#[test]
+fn one_row_and_several_are_two_schedules_of_the_delta_rule() {
+    let g = bodies::delta(2, 32, 32);
+    let [one, four, more] = [1, 4, 16].map(|rows| Made::new("delta", &g, rows, 0).schedule);
+    assert_ne!(one, four);
+    assert_eq!(four, more);
 }
 
 /// Weight rows of which a load has many and one, in one round and in two.

@@ -49,7 +49,7 @@ struct Subjected {
 fn subjected(name: &str, graph: &Graph, rows_max: u32, pools: u64) -> Subjected {
     let bucket = Bucket { rows_max, seqs_max: 4.min(rows_max), pools, fit: &fit::GFX1201 };
     let schedule = schedule(graph, &bucket).unwrap_or_else(|o| panic!("{name}: {o:?}"));
-    let made = generate(name, graph, &schedule, bucket).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let made = generate(name, graph, &schedule, bucket.pools).unwrap_or_else(|e| panic!("{name}: {e}"));
     Subjected { graph: graph.clone(), bucket, schedule, made }
 }
 

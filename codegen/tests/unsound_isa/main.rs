@@ -39,7 +39,7 @@ fn subjected(m: &Mutation) -> Subjected {
     let graph = (m.graph)();
     let bucket = Bucket { rows_max: m.rows_max, seqs_max: 4.min(m.rows_max), pools: 0, fit: &fit::GFX1201 };
     let schedule = schedule(&graph, &bucket).unwrap_or_else(|o| panic!("{}: {o:?}", m.name));
-    let made = generate(m.name, &graph, &schedule, bucket).unwrap_or_else(|e| panic!("{e}"));
+    let made = generate(m.name, &graph, &schedule, bucket.pools).unwrap_or_else(|e| panic!("{e}"));
     let object = llvm::compile_object(&made.program, gfx1201()).unwrap_or_else(|e| panic!("{e}"));
     let code = link::shared_object(&[(m.name.into(), object)], gfx1201()).unwrap();
     Subjected { graph, bucket, schedule, made, code }

@@ -64,7 +64,6 @@ pub struct Session {
     device: Box<dyn Device>,
     geometry: Geometry,
     options: SessionOptions,
-    edges: Edges,
     held: Held,
     plans: Vec<Plan>,
     /// Pool size in tokens.
@@ -139,7 +138,7 @@ impl Session {
         }
         check_geometry(manifest, &geometry)?;
         device.load(&manifest.kernels, &bundle.code(device.target())?)?;
-        let edges = edges(manifest, device.as_mut(), options.edges)?;
+        set_edges(manifest, device.as_mut(), options.edges)?;
         let held = hold(manifest, &geometry, device.as_mut(), provider)?;
         clear_counter(&held, device.as_mut())?;
         let plans = plans(manifest, &held, device.as_mut(), options)?;
@@ -153,7 +152,6 @@ impl Session {
             device,
             geometry,
             options,
-            edges,
             held,
             plans,
             pool,
@@ -193,7 +191,7 @@ impl Session {
 
     /// How launches follow one another.
     pub fn edges(&self) -> Edges {
-        self.edges
+        self.options.edges
     }
 
     /// Sets how launches of the next steps follow one another.
@@ -201,7 +199,8 @@ impl Session {
     /// # Errors
     /// [`RuntimeError::Device`] if the device or the bundle's code for it cannot.
     pub fn set_edges(&mut self, wanted: Edges) -> Result<()> {
-        self.edges = edges(self.bundle.manifest(), self.device.as_mut(), wanted)?;
+        set_edges(self.bundle.manifest(), self.device.as_mut(), wanted)?;
+        self.options.edges = wanted;
         Ok(())
     }
 
@@ -247,14 +246,14 @@ fn le_bytes(values: &[i32]) -> Vec<u8> {
 }
 
 /// Sets how launches follow one another on a device that has the bundle's code.
-fn edges(manifest: &Manifest, device: &mut dyn Device, wanted: Edges) -> Result<Edges> {
+fn set_edges(manifest: &Manifest, device: &mut dyn Device, wanted: Edges) -> Result<()> {
     let awaits = manifest.awaits.iter().any(|target| target == device.target());
     if wanted == Edges::Dependent && !awaits {
         let found = format!("dependent launches of {} code that does not wait for earlier ones", device.target());
         return Err(misuse("edges", found, "plain launches, or a bundle compiled with this version for that target"));
     }
     if device.set_edges(wanted) == wanted {
-        return Ok(wanted);
+        return Ok(());
     }
     let found = format!("{} launches, which {} cannot make", wanted.name(), device.name());
     Err(misuse("edges", found, "plain launches, or a driver of CUDA 12.3 or later"))

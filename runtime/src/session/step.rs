@@ -195,7 +195,7 @@ impl Session {
 
     /// The recorded list of a step's launches, recorded now if it is the first of its kind; none if the device has none.
     fn list(&mut self, batch: &StepBatch, bucket: usize) -> Result<Option<ListId>> {
-        let key = (bucket, batch.ids.len(), batch.seqs(), batch.logit_rows.len(), self.edges);
+        let key = (bucket, batch.ids.len(), batch.seqs(), batch.logit_rows.len(), self.options.edges);
         if let Some(list) = self.lists.get(&key) {
             return Ok(Some(*list));
         }
@@ -214,17 +214,11 @@ impl Session {
     }
 
     fn replay(&mut self, list: ListId) -> Result<()> {
-        if !self.options.timed_lists {
-            let done = self.device.replay(list);
-            return self.launched(done);
-        }
-        match self.device.replay_timed(list) {
-            Ok(us) => {
-                self.list_us = us;
-                Ok(())
-            }
-            Err(e) => self.launched(Err(e)),
-        }
+        let done = match self.options.timed_lists {
+            true => self.device.replay_timed(list).map(|us| self.list_us = us),
+            false => self.device.replay(list),
+        };
+        self.launched(done)
     }
 
     /// Sets the step's numbers in the arguments of its launches.
