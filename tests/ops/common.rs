@@ -131,7 +131,8 @@ impl Kernels {
         let t = target::by_name(target).unwrap();
         let (mut objects, mut entries, mut code) = (vec![], vec![], vec![]);
         for k in &cover.kernels {
-            let made = generate::generate(&k.name, &k.graph, &k.schedule, bucket.pools).unwrap_or_else(|e| panic!("{e}"));
+            let made =
+                generate::generate(&k.name, &k.graph, &k.schedule, bucket.pools).unwrap_or_else(|e| panic!("{e}"));
             let object = llvm::compile_object(&made.program, t).unwrap_or_else(|e| panic!("{}: {e}", k.name));
             objects.push((k.name.clone(), object));
             let facts =
