@@ -104,8 +104,7 @@ pub struct Target {
     pub gpu: Option<GpuFacts>,
 }
 
-/// Of sm_90: none. 16 KiB, where four workgroups a multiprocessor start early, are 8.7 MB on an H200, or 1.8 us of its
-/// memory's 4.8 TB/s.
+/// Of sm_90: none. 16 KiB a workgroup gain nothing, whenever later workgroups may start (benches/RESULTS.md).
 const PREFETCH_BYTES: u32 = 0;
 
 /// Every target.

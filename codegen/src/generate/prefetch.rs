@@ -75,9 +75,11 @@ impl<'a> Gen<'a> {
     }
 
     fn of_segment(&mut self, s: &Skinny, segment: &Segment, local: Val, anchors: &[ValueId]) -> Res<()> {
-        let (waves, wave) = (self.b.i(i64::from(self.b.waves())), self.b.wave());
-        let number = self.b.mul(local, waves);
-        let number = self.b.add(number, wave);
+        // Waves that share sums ask for the same rows, each for no more than its share of the workgroup's bytes.
+        let sets = self.b.i(i64::from(self.b.waves() / segment.split_k));
+        let set = self.set_number(segment.split_k);
+        let number = self.b.mul(local, sets);
+        let number = self.b.add(number, set);
         let per = self.b.i(i64::from(segment.outputs_per_wave));
         let n0 = self.b.mul(number, per);
         let all = self.b.i(segment.n as i64);
