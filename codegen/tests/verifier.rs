@@ -49,6 +49,24 @@ fn headers() {
     });
 }
 
+/// An array in another's place: one that is there, is no guest itself, and has the bytes.
+#[test]
+fn places_of_arrays() {
+    let over = |b: &mut B, (len, over): (u32, u32)| {
+        b.p.shared.push(Shared { name: "over".into(), mem: Mem::F32, len, over: Some(over) });
+    };
+    refused(1, "shared-place", "shared0 over shared0", |b| over(b, (4, 0)));
+    refused(1, "shared-place", "68 bytes over shared0 of 64", |b| {
+        b.shared(Mem::Bf16, 32);
+        over(b, (17, 0));
+    });
+    refused(1, "shared-place", "shared2 of 16 bytes over shared1 of 16", |b| {
+        b.shared(Mem::F32, 4);
+        over(b, (4, 0));
+        over(b, (4, 1));
+    });
+}
+
 #[test]
 fn definitions_and_scopes() {
     refused(1, "definition-before-use", "v0 (uniform i32)", |b| {

@@ -98,8 +98,30 @@ fn blocks_cover_rows_and_outputs() {
     assert_eq!(at(65), [3, 2, 1]);
 }
 
-/// Blocks of 64 x 64 of many rows read their operands through the cache as long as they multiply; a step of few rows on
-/// the same tiles is bound by the weights.
+/// Blocks are wide where the machine has workgroups enough with them, of plain weights.
+#[test]
+fn many_blocks_are_wide() {
+    let block = |g: &Graph, rows: u32| {
+        let s = schedule(g, &bucket(rows)).unwrap();
+        let Form::Tiles(t) = &s.form else { panic!() };
+        assert_eq!(s.waves, t.block.waves());
+        (t.block.rows, t.block.outputs, s.waves)
+    };
+    // 32 x 2 blocks of 128 x 128 are 64, and of 31 x 2 are fewer.
+    let (many, fewer) = (products(BF16, &[BF16], 4096, 64), products(BF16, &[BF16], 31 * 128, 64));
+    assert_eq!((block(&many, 256), block(&many, 128)), ((128, 128, 8), (64, 64, 4)));
+    assert_eq!(block(&fewer, 256), (64, 64, 4));
+    // Two contractions in an output share the registers.
+    assert_eq!(block(&products(BF16, &[BF16, BF16], 2048, 64), 256), (128, 64, 8));
+    let mut b = Builder::new("packed");
+    let x = given(&mut b, "x", BF16, 384);
+    let w = stored(&mut b, "w", int4(128), &[4096, 384]);
+    let y = b.matmul(x, w).unwrap();
+    b.output("y", y);
+    assert_eq!(block(&b.finish(), 2048), (64, 64, 4));
+}
+
+/// A step of few rows on the same tiles is bound by the weights.
 #[test]
 fn tiles_cost_flops() {
     let g = products(BF16, &[BF16], 4096, 4096);

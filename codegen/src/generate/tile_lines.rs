@@ -69,6 +69,8 @@ pub(super) struct Lines {
     from: Place,
     pub to: Place,
     pub k: u64,
+    /// Halves of the same size that come first in `to`.
+    pub ahead: u32,
     /// bf16 or f16 elements of each half of `to`, and from a line to the next.
     pub half: u32,
     pub pitch: u32,
@@ -119,8 +121,15 @@ impl Gen<'_> {
         }
     }
 
-    /// Deals the elements of `count` lines to the lanes of all waves.
-    pub(super) fn tile_lines(&mut self, t: &Tiles, s: &Source, to: Place, (count, from): (u32, Taken)) -> Lines {
+    /// Deals the elements of `count` lines to the lanes of all waves; they go to the halves of `to` behind `ahead` others.
+    pub(super) fn tile_lines(
+        &mut self,
+        t: &Tiles,
+        s: &Source,
+        to: Place,
+        (count, from): (u32, Taken),
+        ahead: u32,
+    ) -> Lines {
         let base = match (from, s.lie) {
             // The outputs of a line across the buffer are its neighbours.
             (Taken::Range { first, .. }, Lie::Across(_)) => self.b.wide(first),
@@ -139,7 +148,8 @@ impl Gen<'_> {
             _ => self.loads_along(t, s, (count, from)),
         };
         let pitch = t.step + PAD;
-        Lines { from: s.from, to, k: s.k, half: count * pitch, pitch, base, loads, vector, lie: s.lie, scales: None }
+        let half = count * pitch;
+        Lines { from: s.from, to, k: s.k, ahead, half, pitch, base, loads, vector, lie: s.lie, scales: None }
     }
 
     fn loads_along(&mut self, t: &Tiles, s: &Source, (count, from): (u32, Taken)) -> (Vec<[Val; 3]>, u64) {
@@ -258,10 +268,15 @@ impl Gen<'_> {
         Fetched { values, scales }
     }
 
+    /// Where a half of the lines starts, counted in parts of `size` elements.
+    pub(super) fn half_start(&mut self, lines: &Lines, half: Val, size: u32) -> Val {
+        let (half, size) = (self.ahead(half, lines.ahead), self.b.i(i64::from(size)));
+        self.b.mul(half, size)
+    }
+
     /// Stores a round to a half of workgroup memory.
     pub(super) fn tile_put(&mut self, lines: &Lines, half: Val, fetched: &Fetched) {
-        let size = self.b.i(i64::from(lines.half));
-        let base = self.b.mul(half, size);
+        let base = self.half_start(lines, half, lines.half);
         for (&[_, there, _], &value) in lines.loads.iter().zip(&fetched.values) {
             match lines.lie {
                 Lie::Along => self.b.store(lines.to, Addr::Lanes { base, index: there }, Bound::All, value),
@@ -287,8 +302,7 @@ impl Gen<'_> {
 
     /// The levels of some words as bf16, at element `there` of a half. Two share a word of `to`.
     fn put_levels(&mut self, lines: &Lines, half: Val, there: Val, words: Val) {
-        let (size, one) = (self.b.i(i64::from(lines.half / 2)), self.b.i(1));
-        let base = self.b.mul(half, size);
+        let (base, one) = (self.half_start(lines, half, lines.half / 2), self.b.i(1));
         let index = self.b.bin(Bin::Lshr, there, one);
         let flipped = self.b.i(i64::from(0x8888_8888_u32 as i32));
         let words = self.b.bin(Bin::Xor, words, flipped);

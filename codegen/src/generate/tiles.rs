@@ -3,7 +3,8 @@
 //! Rounds of `step` inputs: while the waves multiply what one half of workgroup memory holds, the next inputs are on
 //! their way to the other. Rows and outputs past the end repeat the last one and are not stored; inputs past the end are
 //! zeros. Levels of int4 weights are multiplied as bf16, exactly; each round's sums are then scaled and added in f32, as the
-//! runs of lanes are: accumulators of whole groups beside them would spill. The sums pass through workgroup memory too, after which the epilogue has one output a lane, as in skinny form.
+//! runs of lanes are: accumulators of whole groups beside them would spill. The sums pass through workgroup memory too, in the
+//! place of the operands, after which the epilogue has one output a lane, as in skinny form.
 
 use std::collections::HashMap;
 
@@ -15,7 +16,7 @@ use super::experts::{Chosen, ListArrays};
 use super::index::Ix;
 use super::tile_lines::{Fetched, Lie, Lines, PAD, Source, Taken, VECTOR};
 use super::{Gen, Kept, Res, Stream};
-use crate::kp::{Addr, Bin, Bound, Cmp, Conv, LANES, Mem, Place, Side, TILE, TileAt, Val};
+use crate::kp::{Addr, Bin, Bound, Cmp, LANES, Mem, Place, Side, TILE, TileAt, Val};
 
 /// Elements of a line of sums: the outputs that lanes take at a time, and the same.
 const SUMS_PITCH: u32 = LANES + 4;
@@ -25,11 +26,12 @@ const SUMS: u32 = TILE * SUMS_PITCH;
 /// Workgroup memory of a kernel.
 struct Arrays {
     x: Place,
-    /// One array for each contraction that meets others in an output, and one for its scales if it has them.
-    w: Vec<Place>,
+    /// Lines of all contractions that meet in an output, one contraction after the other.
+    w: Place,
+    /// An array for each of these contractions, if weights have scales.
     scales: Vec<Place>,
-    /// f32. `None`: the bits of the sums take the place of the weights, which are words then.
-    sums: Option<Place>,
+    /// f32, of each of these contractions.
+    sums: Vec<Place>,
     list: Option<ListArrays>,
 }
 
@@ -43,6 +45,19 @@ struct Block<'t> {
     matrix: Option<Val>,
     /// First output.
     n0: Val,
+}
+
+impl Block<'_> {
+    /// Tiles of sums that a wave has of each contraction.
+    fn contraction_tiles(&self) -> usize {
+        let block = self.form.block;
+        (block.wave_rows / TILE * (block.wave_outputs / TILE)) as usize
+    }
+
+    /// Tiles of sums that a wave has.
+    fn wave_tiles(&self) -> usize {
+        self.segment.anchors.len() * self.contraction_tiles()
+    }
 }
 
 /// The rows of a block.
@@ -67,7 +82,7 @@ impl Gen<'_> {
             return self.tile_segments(t, |g, segment, n0| g.expert_blocks(t, segment, &arrays, n0));
         }
         let (end, line) = (self.row_count(), self.group(1));
-        let per = self.b.i(i64::from(t.rows));
+        let per = self.b.i(i64::from(t.block.rows));
         let first = self.b.mul(line, per);
         let matrix = matches!(t.over, Over::Heads(_)).then(|| self.group(2));
         let here = self.b.cmp(Cmp::Lt, first, end);
@@ -90,7 +105,7 @@ impl Gen<'_> {
             let mine = self.in_range(block, start, start + blocks);
             let first = self.b.i(start as i64);
             self.when(mine, |g| {
-                let (local, per) = (g.b.sub(block, first), g.b.i(i64::from(t.outputs)));
+                let (local, per) = (g.b.sub(block, first), g.b.i(i64::from(t.block.outputs)));
                 let n0 = g.b.mul(local, per);
                 f(g, segment, n0)
             })?;
@@ -107,24 +122,21 @@ impl Gen<'_> {
         let mem = self.mem(strip_reshapes(self.g, self.g.node(*first).args[0]))?;
         let zipped = segments.iter().map(|s| s.anchors.len()).max().unwrap_or(1);
         let line = u64::from(t.step + PAD);
-        let (rows, outputs) = (u64::from(t.rows), u64::from(t.outputs));
+        let (rows, outputs) = (u64::from(t.block.rows), u64::from(t.block.outputs));
         let x = self.b.shared("x", mem, 2 * rows * line);
+        // Levels become pairs of bf16, a word each.
+        let (w_mem, elements) = if t.group.is_some() { (Mem::I32, outputs * line) } else { (mem, 2 * outputs * line) };
+        let w = self.b.shared("w", w_mem, elements * zipped as u64);
+        let mut arrays = Arrays { x, w, scales: vec![], sums: vec![], list: None };
         let sums = u64::from(self.b.waves() * SUMS);
-        let mut arrays = Arrays { x, w: vec![], scales: vec![], sums: None, list: None };
-        for i in 0..zipped {
-            let name = format!("w{i}");
+        for (i, place) in (0..zipped).zip([x, w]) {
             if t.group.is_some() {
-                arrays.w.push(self.b.shared(&name, Mem::I32, (outputs * line).max(sums)));
                 arrays.scales.push(self.b.shared(&format!("scales{i}"), Mem::F32, 2 * outputs));
-            } else {
-                arrays.w.push(self.b.shared(&name, mem, 2 * outputs * line));
             }
-        }
-        if t.group.is_none() {
-            arrays.sums = Some(self.b.shared("sums", Mem::F32, sums * zipped as u64));
+            arrays.sums.push(self.b.shared_over(&format!("sums{i}"), Mem::F32, sums, place));
         }
         if let Over::Experts { .. } = t.over {
-            arrays.list = Some(self.list_arrays(t.rows));
+            arrays.list = Some(self.list_arrays(t.block.rows));
         }
         Ok(arrays)
     }
@@ -142,7 +154,7 @@ impl Gen<'_> {
         let slots = self.dims(args[3])?[0];
         let (slot, valid) = self.slot_of_expert(&args, expert, slots)?;
         let zero = self.b.i(0);
-        self.looped((zero, chosen.total, i64::from(t.rows)), &[], |g, first, _| {
+        self.looped((zero, chosen.total, i64::from(t.block.rows)), &[], |g, first, _| {
             let rows = g.expert_rows(t, &chosen, first, choices)?;
             let block = Block { form: t, segment, arrays, rows, matrix: Some(slot), n0 };
             g.tile_block(&block, Some(valid))?;
@@ -157,7 +169,7 @@ impl Gen<'_> {
         self.b.barrier();
         self.list_pairs(chosen, first)?;
         self.b.barrier();
-        let (left, most) = (self.b.sub(chosen.total, first), self.b.i(i64::from(t.rows)));
+        let (left, most) = (self.b.sub(chosen.total, first), self.b.i(i64::from(t.block.rows)));
         let left = self.b.bin(Bin::Min, left, most);
         Ok(Rows::Listed { list: chosen.list, left, choices })
     }
@@ -167,7 +179,7 @@ impl Gen<'_> {
         let sums = match valid {
             None => self.block_sums_of(at)?,
             Some(valid) => {
-                let tiles = at.segment.anchors.len() * (at.form.outputs / TILE) as usize;
+                let tiles = at.wave_tiles();
                 self.choose_all(valid, |g| g.block_sums_of(at), |g| Ok(vec![g.b.tile_zero(); tiles]))?
             }
         };
@@ -200,7 +212,7 @@ impl Gen<'_> {
             }
         };
         let source = Source { from, start, pitch, k, lie: Lie::Along };
-        Ok(self.tile_lines(at.form, &source, at.arrays.x, (at.form.rows, lines)))
+        Ok(self.tile_lines(at.form, &source, at.arrays.x, (at.form.block.rows, lines), 0))
     }
 
     fn weight_lines(&mut self, at: &Block, anchor: ValueId, number: usize) -> Res<Lines> {
@@ -218,12 +230,11 @@ impl Gen<'_> {
         if let (Place::Buffer(param), Lie::Along, true) = (from, lie, k.is_multiple_of(VECTOR)) {
             self.streams.insert(Stream { param, row_bytes: k * mem.bytes(), lane_bytes: 16 });
         }
-        let (end, Some(&to)) = (self.b.i(n as i64), at.arrays.w.get(number)) else {
-            return self.fault(w, "more weights than arrays");
-        };
-        let block = (t.outputs, Taken::Range { first: at.n0, end });
+        let end = self.b.i(n as i64);
+        let block = (t.block.outputs, Taken::Range { first: at.n0, end });
         let start = at.matrix.map(|m| self.scaled(m, n * pitch));
-        let mut lines = self.tile_lines(t, &Source { from, start, pitch, k, lie }, to, block);
+        let ahead = number as u32 * 2;
+        let mut lines = self.tile_lines(t, &Source { from, start, pitch, k, lie }, at.arrays.w, block, ahead);
         if let (Some((from, group)), Some(&to)) = (packed, at.arrays.scales.get(number)) {
             let pitch = k / u64::from(group);
             let start = at.matrix.map(|m| self.scaled(m, n * pitch));
@@ -233,7 +244,7 @@ impl Gen<'_> {
         Ok(lines)
     }
 
-    /// Sums of the wave's rows: for each contraction, its tiles along the outputs.
+    /// The wave's sums: for each contraction its tiles, those of one line of outputs after the other.
     fn tile_sums(&mut self, at: &Block, o: &Operands) -> Res<Vec<Val>> {
         let step = i64::from(at.form.step);
         let zero = self.b.i(0);
@@ -241,7 +252,7 @@ impl Gen<'_> {
         self.put_all(o, zero, &first);
         self.b.barrier();
         let nothing = self.b.tile_zero();
-        let mut sums = vec![nothing; at.segment.anchors.len() * (at.form.outputs / TILE) as usize];
+        let mut sums = vec![nothing; at.wave_tiles()];
         let behind = (o.x.k.div_ceil(u64::from(at.form.step)).max(1) as i64 - 1) * step;
         if behind > 0 {
             let end = self.b.i(behind);
@@ -283,40 +294,61 @@ impl Gen<'_> {
     /// Adds the products of one half, in waves that have rows.
     fn round_of_rows(&mut self, at: &Block, o: &Operands, half: Val, sums: &[Val]) -> Res<Vec<Val>> {
         let Rows::Listed { left, .. } = at.rows else { return Ok(self.tile_round(at, o, half, sums)) };
-        let (wave, stripe) = (self.b.wave(), self.b.i(i64::from(TILE)));
-        let first = self.b.mul(wave, stripe);
+        let [first, _] = self.wave_part(at);
         let here = self.b.cmp(Cmp::Lt, first, left);
         self.choose_all(here, |g| Ok(g.tile_round(at, o, half, sums)), |_| Ok(sums.to_vec()))
+    }
+
+    /// First row and first output of the wave's part of the block.
+    fn wave_part(&mut self, at: &Block) -> [Val; 2] {
+        let (block, wave) = (at.form.block, self.b.wave());
+        let across = self.b.i(i64::from(block.waves_across()));
+        let [row, output] = if block.waves_across() == 1 {
+            [wave, self.b.i(0)]
+        } else {
+            [self.b.div(wave, across), self.b.rem(wave, across)]
+        };
+        let (rows, outputs) = (self.b.i(block.wave_rows.into()), self.b.i(block.wave_outputs.into()));
+        [self.b.mul(row, rows), self.b.mul(output, outputs)]
     }
 
     /// Adds the products of one half of workgroup memory; those of int4 levels are summed over the round and scaled first.
     fn tile_round(&mut self, at: &Block, o: &Operands, half: Val, sums: &[Val]) -> Vec<Val> {
         let mut sums = sums.to_vec();
-        let (across, depths) = ((at.form.outputs / TILE) as usize, at.form.step / TILE);
-        let (wave, stripe) = (self.b.wave(), self.b.i(i64::from(TILE)));
-        let row = self.b.mul(wave, stripe);
+        let (block, depths) = (at.form.block, at.form.step / TILE);
+        let (down, across) = ((block.wave_rows / TILE) as usize, (block.wave_outputs / TILE) as usize);
+        let [row, output] = self.wave_part(at);
+        let tile = |n: usize| TILE * n as u32;
+        let rows = |g: &mut Self, depth| -> Vec<Val> {
+            let line = |i| (g.ahead(row, tile(i)), depth);
+            let lines: Vec<_> = (0..down).map(line).collect();
+            lines.into_iter().map(|line| g.tile_at(Side::A, &o.x, half, line)).collect()
+        };
         if at.form.group.is_none() {
             for depth in 0..depths {
-                let a = self.tile_at(Side::A, &o.x, half, (row, depth));
-                for (w, sums) in o.w.iter().zip(sums.chunks_mut(across)) {
-                    for (n, sum) in sums.iter_mut().enumerate() {
-                        let line = self.b.i((n as u32 * TILE).into());
+                let a = rows(self, depth);
+                for (w, sums) in o.w.iter().zip(sums.chunks_mut(down * across)) {
+                    for n in 0..across {
+                        let line = self.ahead(output, tile(n));
                         let b = self.tile_at(Side::B, w, half, (line, depth));
-                        *sum = self.b.tile_mma(a, b, *sum);
+                        for (i, &a) in a.iter().enumerate() {
+                            let sum = &mut sums[i * across + n];
+                            *sum = self.b.tile_mma(a, b, *sum);
+                        }
                     }
                 }
             }
             return sums;
         }
         // One tile after the other: the sums of a round are short-lived, beside those of all rounds.
-        let rows: Vec<Val> = (0..depths).map(|depth| self.tile_at(Side::A, &o.x, half, (row, depth))).collect();
-        for (w, sums) in o.w.iter().zip(sums.chunks_mut(across)) {
+        let rows: Vec<Vec<Val>> = (0..depths).map(|depth| rows(self, depth)).collect();
+        for (w, sums) in o.w.iter().zip(sums.chunks_mut(down * across)) {
             for (n, sum) in sums.iter_mut().enumerate() {
-                let line = self.b.i((n as u32 * TILE).into());
+                let line = self.ahead(output, tile(n % across));
                 let mut own = self.b.tile_zero();
-                for (depth, &a) in (0..).zip(&rows) {
+                for (depth, a) in (0..).zip(&rows) {
                     let b = self.tile_at(Side::B, w, half, (line, depth));
-                    own = self.b.tile_mma(a, b, own);
+                    own = self.b.tile_mma(a[n / across], b, own);
                 }
                 *sum = self.scaled_sum(w, half, line, (own, *sum));
             }
@@ -326,8 +358,8 @@ impl Gen<'_> {
 
     /// The tile of 16 lines from `line` on, at the depth of so many tiles of the round.
     fn tile_at(&mut self, side: Side, l: &Lines, half: Val, (line, depth): (Val, u32)) -> Val {
-        let (size, pitch) = (self.b.i(i64::from(l.half)), self.b.i(i64::from(l.pitch)));
-        let (start, first) = (self.b.mul(half, size), self.b.mul(line, pitch));
+        let pitch = self.b.i(i64::from(l.pitch));
+        let (start, first) = (self.half_start(l, half, l.half), self.b.mul(line, pitch));
         let depth = self.b.i(i64::from(depth * TILE));
         let base = self.b.add(start, first);
         let base = self.b.add(base, depth);
@@ -345,44 +377,41 @@ impl Gen<'_> {
 
     /// Where the wave's sums of contraction `number` stand.
     fn sums_place(&mut self, at: &Block, number: usize) -> Res<(Place, Val)> {
-        let (all, own, place) = match (at.arrays.sums, at.arrays.w.get(number)) {
-            (Some(sums), _) => (at.segment.anchors.len() as u32, number as u32, sums),
-            (None, Some(w)) => (1, 0, *w),
-            (None, None) => return self.fault(ValueId(0), "no place for sums"),
-        };
-        let (wave, size, ahead) = (self.b.wave(), self.b.i(i64::from(all * SUMS)), self.b.i(i64::from(own * SUMS)));
-        let own = self.b.mul(wave, size);
-        Ok((place, self.b.add(own, ahead)))
+        let Some(&place) = at.arrays.sums.get(number) else { return self.fault(ValueId(0), "no place for sums") };
+        let (wave, size) = (self.b.wave(), self.b.i(i64::from(SUMS)));
+        Ok((place, self.b.mul(wave, size)))
     }
 
-    /// Hands the sums to the lanes, 32 outputs of each of the wave's rows at a time.
+    /// Hands the sums to the lanes, 32 outputs of 16 of the wave's rows at a time.
     fn tile_epilogue(&mut self, at: &Block, sums: &[Val]) -> Res<()> {
-        let (across, per) = ((at.form.outputs / TILE) as usize, (LANES / TILE) as usize);
-        for part in 0..at.form.outputs / LANES {
-            if part > 0 || at.arrays.sums.is_none() {
+        let block = at.form.block;
+        let (across, per) = ((block.wave_outputs / TILE) as usize, (LANES / TILE) as usize);
+        let [row, output] = self.wave_part(at);
+        let first_output = self.b.add(at.n0, output);
+        for i in 0..(block.wave_rows / TILE) as usize {
+            for part in 0..across / per {
+                // Sums lie where operands, or the sums before them, were read.
                 self.b.barrier();
-            }
-            for (number, tiles) in sums.chunks(across).enumerate() {
-                let (place, own) = self.sums_place(at, number)?;
-                for (i, &tile) in tiles.iter().skip(part as usize * per).take(per).enumerate() {
-                    let ahead = self.b.i(i64::from(TILE) * i as i64);
-                    let base = self.b.add(own, ahead);
-                    self.b.tile_store(place, base, SUMS_PITCH, tile);
+                for (number, tiles) in sums.chunks(at.contraction_tiles()).enumerate() {
+                    let (place, own) = self.sums_place(at, number)?;
+                    for (j, &tile) in tiles.iter().skip(i * across + part * per).take(per).enumerate() {
+                        let base = self.ahead(own, TILE * j as u32);
+                        self.b.tile_store(place, base, SUMS_PITCH, tile);
+                    }
                 }
+                self.b.barrier();
+                let n0 = self.ahead(first_output, LANES * part as u32);
+                let inside = self.is(Cmp::Lt, n0, at.segment.n as i64);
+                let first = self.ahead(row, TILE * i as u32);
+                self.when(inside, |g| g.tile_rows(at, first, n0))?;
             }
-            self.b.barrier();
-            let ahead = self.b.i(i64::from(part * LANES));
-            let n0 = self.b.add(at.n0, ahead);
-            let inside = self.is(Cmp::Lt, n0, at.segment.n as i64);
-            self.when(inside, |g| g.tile_rows(at, n0))?;
         }
         Ok(())
     }
 
-    /// The epilogue of the wave's rows.
-    fn tile_rows(&mut self, at: &Block, n0: Val) -> Res<()> {
-        let (zero, wave, stripe) = (self.b.i(0), self.b.wave(), self.b.i(i64::from(TILE)));
-        let ahead = self.b.mul(wave, stripe);
+    /// The epilogue of 16 rows of the block from `ahead` on.
+    fn tile_rows(&mut self, at: &Block, ahead: Val, n0: Val) -> Res<()> {
+        let (zero, stripe) = (self.b.i(0), self.b.i(i64::from(TILE)));
         let (first, left) = match at.rows {
             Rows::Step { first, end } => {
                 let first = self.b.add(first, ahead);
@@ -431,7 +460,6 @@ impl Gen<'_> {
         let pitch = self.b.i(i64::from(SUMS_PITCH));
         let line = self.b.mul(r, pitch);
         let base = self.b.add(own, line);
-        let sum = self.b.load(place, Addr::Contig { base }, Bound::All, 1);
-        Ok(if at.arrays.sums.is_some() { sum } else { self.b.conv(Conv::BitsF32, sum) })
+        Ok(self.b.load(place, Addr::Contig { base }, Bound::All, 1))
     }
 }

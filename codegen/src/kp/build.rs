@@ -46,7 +46,18 @@ impl Builder {
     }
 
     pub fn shared(&mut self, name: &str, mem: Mem, len: u64) -> Place {
-        self.program.shared.push(Shared { name: name.into(), mem, len: u32::try_from(len).unwrap_or(u32::MAX) });
+        self.shared_array(name, mem, len, None)
+    }
+
+    /// An array in the place of an earlier one.
+    pub fn shared_over(&mut self, name: &str, mem: Mem, len: u64, over: Place) -> Place {
+        let over = if let Place::Shared(i) = over { Some(i) } else { None };
+        self.shared_array(name, mem, len, over)
+    }
+
+    fn shared_array(&mut self, name: &str, mem: Mem, len: u64, over: Option<u32>) -> Place {
+        let len = u32::try_from(len).unwrap_or(u32::MAX);
+        self.program.shared.push(Shared { name: name.into(), mem, len, over });
         Place::Shared(self.program.shared.len() as u32 - 1)
     }
 

@@ -1,6 +1,6 @@
 //! Where the shared arrays of a program lie.
 
-use super::{Mem, Program, Stmt};
+use super::{Mem, Program, Shared, Stmt};
 
 /// Alignment of each shared array, in bytes.
 pub const SHARED_ALIGN: u64 = 64;
@@ -16,25 +16,33 @@ impl Mem {
     }
 }
 
+impl Shared {
+    /// Bytes that it takes of its own, a multiple of [`SHARED_ALIGN`]: none in another's place.
+    fn own_bytes(&self) -> u64 {
+        if self.over.is_some() { 0 } else { self.bytes().next_multiple_of(SHARED_ALIGN) }
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        u64::from(self.len) * self.mem.bytes()
+    }
+}
+
 /// Byte offset of each shared array, in order; each array starts on a multiple of [`SHARED_ALIGN`].
 #[must_use]
 pub fn shared_offsets(p: &Program) -> Vec<u64> {
-    let mut end = 0;
-    p.shared
-        .iter()
-        .map(|array| {
-            let start = end;
-            end += (u64::from(array.len) * array.mem.bytes()).next_multiple_of(SHARED_ALIGN);
-            start
-        })
-        .collect()
+    let (mut end, mut starts) = (0, Vec::with_capacity(p.shared.len()));
+    for array in &p.shared {
+        let place = array.over.and_then(|i| starts.get(i as usize).copied());
+        starts.push(place.unwrap_or(end));
+        end += array.own_bytes();
+    }
+    starts
 }
 
 /// Bytes of all shared arrays and of the slot that [`finish_slot`] tells of, a multiple of [`SHARED_ALIGN`].
 #[must_use]
 pub fn shared_bytes(p: &Program) -> u64 {
-    let arrays: u64 =
-        p.shared.iter().map(|array| (u64::from(array.len) * array.mem.bytes()).next_multiple_of(SHARED_ALIGN)).sum();
+    let arrays: u64 = p.shared.iter().map(Shared::own_bytes).sum();
     arrays + if finish_slot(p) { SHARED_ALIGN } else { 0 }
 }
 

@@ -93,6 +93,8 @@ pub struct Shared {
     pub name: String,
     pub mem: Mem,
     pub len: u32,
+    /// The array before it in whose place it lies: one of them is in use at a time, with a barrier between.
+    pub over: Option<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -289,7 +291,7 @@ pub enum Stmt {
         bound: Bound,
         value: Val,
     },
-    /// Sums go to shared memory of f32, or their bits to one of i32: row r, column c to `base + r * pitch + c`.
+    /// Sums go to shared memory of f32: row r, column c to `base + r * pitch + c`.
     TileStore {
         to: Place,
         /// Uniform i32 or i64.

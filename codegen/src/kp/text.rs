@@ -141,7 +141,8 @@ impl Program {
             };
         }
         for (i, shared) in self.shared.iter().enumerate() {
-            let _ = writeln!(out, "  shared{i} {}: {}[{}]", shared.name, shared.mem, shared.len);
+            let over = shared.over.map_or(String::new(), |over| format!(" over shared{over}"));
+            let _ = writeln!(out, "  shared{i} {}: {}[{}]{over}", shared.name, shared.mem, shared.len);
         }
         self.block(&mut out, &self.body, 1);
         out

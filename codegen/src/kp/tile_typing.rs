@@ -56,9 +56,9 @@ fn load_type(b: &Body<'_>, val: Val, at: &TileAt) -> Check<Ty> {
 /// Checks a store of sums.
 pub(super) fn store_types(b: &Body<'_>, to: Place, base: Val, pitch: u32, tile: Val) -> Check<()> {
     let (mem, _) = b.place(to)?;
-    if !matches!(to, Place::Shared(_)) || !matches!(mem, Mem::F32 | Mem::I32) {
+    if !matches!(to, Place::Shared(_)) || mem != Mem::F32 {
         let found = format!("{tile} is stored to {to} of {mem}");
-        return broken("tile-place", found, "store tiles to workgroup memory of f32 or i32");
+        return broken("tile-place", found, "store tiles to workgroup memory of f32");
     }
     if pitch < TILE {
         let found = format!("{tile} is stored in rows of {pitch} elements");

@@ -2,7 +2,8 @@
 
 use super::typing::{expr_type, store_types};
 use super::{
-    Access, Elem, For, IfResult, Mem, Param, Place, Program, Stmt, Ty, Val, order, shared_bytes, tile_typing, uniform,
+    Access, Elem, For, IfResult, Mem, Param, Place, Program, Shared, Stmt, Ty, Val, order, shared_bytes, tile_typing,
+    uniform,
 };
 use crate::error::CodegenError;
 
@@ -65,6 +66,7 @@ fn header(p: &Program) -> Check<()> {
     if let Some(i) = p.shared.iter().position(|shared| shared.len == 0) {
         return broken("shared-size", format!("shared{i} is empty"), "leave it out");
     }
+    p.shared.iter().enumerate().try_for_each(|(i, shared)| placed(p, i, shared))?;
     let bytes = shared_bytes(p);
     if bytes > MAX_SHARED {
         let found = format!("{bytes} bytes of shared arrays, at most {MAX_SHARED}");
@@ -78,6 +80,19 @@ fn header(p: &Program) -> Check<()> {
         }
     }
     Ok(())
+}
+
+/// An array in another's place has room there.
+fn placed(p: &Program, i: usize, shared: &Shared) -> Check<()> {
+    let Some(over) = shared.over else { return Ok(()) };
+    match p.shared.iter().take(i).nth(over as usize) {
+        Some(place) if place.over.is_none() && shared.bytes() <= place.bytes() => Ok(()),
+        Some(place) => {
+            let found = format!("shared{i} of {} bytes over shared{over} of {}", shared.bytes(), place.bytes());
+            broken("shared-place", found, "take the place of an array of its own that is as large")
+        }
+        None => broken("shared-place", format!("shared{i} over shared{over}"), "take the place of an earlier array"),
+    }
 }
 
 /// Elements that pass between workgroups are whole 32-bit words: that is what atomic accesses take.

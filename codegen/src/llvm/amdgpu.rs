@@ -58,7 +58,7 @@ fn attributes(threads: u32) -> String {
 /// Shared arrays, one after the other.
 fn shared(e: &mut Emit<'_>) {
     let p = e.p;
-    for (i, shared) in p.shared.iter().enumerate() {
+    for (i, shared) in p.shared.iter().enumerate().filter(|(_, s)| s.over.is_none()) {
         let ty = mem_name(shared.mem);
         // The backend takes no other initialiser here; contents are undefined at the start anyway.
         e.ir.global(format_args!("@sh{i} = internal addrspace(3) global [{} x {ty}] poison, align 16", shared.len));

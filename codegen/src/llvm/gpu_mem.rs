@@ -39,7 +39,7 @@ pub(crate) fn place_pointer(e: &Emit<'_>, gpu: &Gpu, place: Place) -> Result<(&'
             _ => Err(e.fault(format!("parameter {i} is no buffer"))),
         },
         Place::Shared(i) => match e.p.shared.get(i as usize) {
-            Some(shared) => Ok((SHARED, format!("{}{i}", gpu.shared), shared.mem)),
+            Some(shared) => Ok((SHARED, format!("{}{}", gpu.shared, shared.over.unwrap_or(i)), shared.mem)),
             None => Err(e.fault(format!("there is no shared array {i}"))),
         },
     }

@@ -2,11 +2,14 @@
 
 use unglue_ir::graph::Graph;
 use unglue_ir::types::{DType, Format};
-use unglue_passes::schedule::Form;
+use unglue_passes::schedule::{Bucket, Fit, Form, TileBlock, fit};
 
 use super::packed_bodies::{self, Experts, FORMATS};
 use super::tile_bodies::{biased, matmul, swiglu, two_outputs};
-use super::{Made, bodies, run};
+use super::{Made, bodies, run, run_made};
+
+/// A machine that any launch fills: its blocks are wide.
+static FILLED: Fit = Fit { tile_workgroups: 1, ..fit::GFX1201 };
 
 fn on_tiles(name: &str, g: &Graph, rows: u32) {
     let made = Made::new(name, g, rows, 0);
@@ -34,6 +37,33 @@ fn epilogues_on_tiles() {
     on_tiles("tiles_swiglu", &swiglu(80, 96), 64);
     on_tiles("tiles_two_outputs", &two_outputs([70, 130], 96), 64);
     on_tiles("tiles_post", &bodies::matmul_post(4, 96, 64), 64);
+}
+
+/// Blocks whose waves lie beside one another too: rows and outputs that fill none, one, and several; parts of waves that do
+/// not exist; two contractions in an output; outputs across the buffer.
+#[test]
+fn wide_blocks() {
+    let wide = |name: &str, g: &Graph, rows: u32, outputs: u32| {
+        let bucket = Bucket { rows_max: rows, seqs_max: 4, pools: 0, fit: &FILLED };
+        let made = Made::of(name, g, bucket);
+        let Form::Tiles(tiles) = &made.schedule.form else { panic!("{name}: {}", made.schedule.describe()) };
+        let TileBlock { rows, outputs: of, .. } = tiles.block;
+        assert_eq!((rows, of, made.schedule.waves), (128, outputs, 8), "{name}");
+        run_made(&made);
+    };
+    for (name, n, k, rows) in [
+        ("wide_one", 128, 64, 128),
+        ("wide_ragged", 70, 96, 40),
+        ("wide_several", 300, 72, 150),
+        ("wide_odd", 5, 37, 17),
+    ] {
+        wide(name, &matmul(n, k), rows, 128);
+    }
+    wide("wide_biased", &biased(140, 72, DType::Bf16), 130, 128);
+    wide("wide_swiglu", &swiglu(100, 96), 130, 64);
+    wide("wide_two_outputs", &two_outputs([70, 130], 96), 64, 128);
+    wide("wide_absorb", &bodies::batch_matmul(3, 37, 70, true), 70, 128);
+    wide("wide_values", &bodies::batch_matmul(3, 64, 33, false), 140, 128);
 }
 
 /// Groups of one round and of several, one group and many, outputs that fill no block.

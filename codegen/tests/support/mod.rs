@@ -58,7 +58,7 @@ impl B {
     }
     pub fn shared(&mut self, mem: Mem, len: u32) -> Place {
         let n = self.p.shared.len() as u32;
-        self.p.shared.push(Shared { name: format!("sh{n}"), mem, len });
+        self.p.shared.push(Shared { name: format!("sh{n}"), mem, len, over: None });
         Place::Shared(n)
     }
     pub fn fresh(&mut self, ty: Ty) -> Val {

@@ -18,6 +18,7 @@ pub fn all() -> Vec<Mutation> {
         m("tile_depth_repeated", output, subject(), depth_repeated),
         m("tile_barrier_dropped", output, subject(), barrier_dropped),
         m("tile_half_not_changed", output, subject(), half_not_changed),
+        m("tile_sums_before_all_have_read", output, subject(), sums_before_all_have_read),
         m("tile_columns_swapped", output, subject(), columns_swapped),
         m("tile_rows_of_another_wave", output, subject(), rows_of_the_first_wave),
         m("tile_rows_past_the_end", Finder::Behind, subject(), rows_past_the_end),
@@ -64,6 +65,27 @@ fn barrier_dropped(p: &mut Program) {
     });
 }
 
+/// Waves store sums in the place of operands that others still read.
+fn sums_before_all_have_read(p: &mut Program) {
+    let (mut seen, mut last) = (0, 0);
+    Edit::of(&mut p.clone()).first(|_, s| {
+        match s {
+            Stmt::Barrier => seen += 1,
+            Stmt::Let(_, Expr::TileMma(_)) => last = seen,
+            _ => (),
+        }
+        Change::Keep
+    });
+    let mut number = 0;
+    Edit::of(p).first(|_, s| {
+        if *s != Stmt::Barrier {
+            return Change::Keep;
+        }
+        number += 1;
+        if number == last + 1 { Change::With(vec![]) } else { Change::Keep }
+    });
+}
+
 /// What is fetched for the next round goes to the half that the waves still read.
 fn half_not_changed(p: &mut Program) {
     in_rounds(p, |_, f| {
@@ -100,7 +122,7 @@ fn columns_swapped(p: &mut Program) {
 
 /// Every wave reads the sums of the first one.
 fn rows_of_the_first_wave(p: &mut Program) {
-    let sums = Edit::of(p).place("sums");
+    let sums = Edit::of(p).place("sums0");
     Edit::of(p).first(|e, s| match s {
         Stmt::Let(v, Expr::Load { from, addr: Addr::Contig { base }, bound, vec }) if *from == sums => {
             let Some(Expr::Bin(Bin::Add, _, line)) = e.def(*base) else { return Change::Keep };

@@ -21,6 +21,8 @@ pub struct Fit {
     pub packed_at_once: u32,
     /// Keys of the delta rule's state that a lane should hold, where its workgroup may have the waves for it.
     pub keys_a_lane: u64,
+    /// Workgroups of matrix tiles that a launch keeps: blocks are wide where more are left.
+    pub tile_workgroups: u64,
     /// Workgroups that a launch of attention keeps: its heads share workgroups where more are left.
     pub attend_workgroups: u64,
 }
@@ -41,6 +43,7 @@ pub static GFX1201: Fit = Fit {
     outputs_at_once: 1,
     packed_at_once: 2,
     keys_a_lane: 32,
+    tile_workgroups: 64,
     attend_workgroups: 32,
 };
 
@@ -58,6 +61,7 @@ pub static SM_90: Fit = Fit {
     outputs_at_once: 4,
     packed_at_once: 1,
     keys_a_lane: 64,
+    tile_workgroups: 132,
     attend_workgroups: 128,
 };
 

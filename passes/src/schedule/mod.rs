@@ -39,7 +39,7 @@ pub use products::{JOINED_TREE, LaneWork, Products, ROWS_A_PASS, lane_work};
 pub use skinny::{Label, Segment, Skinny, YAxis};
 pub use split_k::{SPLIT_K_MAX, Slot, Split, spread_over};
 pub use stage::{Place, Staged};
-pub use tiles::{Over, ROWS_ON_LANES, Tiles};
+pub use tiles::{Over, ROWS_ON_LANES, TileBlock, Tiles};
 
 /// What a launch list is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

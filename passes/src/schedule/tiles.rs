@@ -1,5 +1,5 @@
 //! Tiles form: matmuls over many rows, on matrix tiles. A workgroup forms a block of rows and outputs; its waves share the
-//! operands through workgroup memory and each multiply a stripe of 16 rows. Segments, labels and epilogue are those of the
+//! operands through workgroup memory and each multiply a part of the block. Segments, labels and epilogue are those of the
 //! skinny form, of which this one takes the kernels whose operands are given.
 //!
 //! Experts: a workgroup has one expert and a block of its outputs. It lists the choices of its expert in ascending order
@@ -14,20 +14,46 @@ use super::{Bucket, Form, GridAxis, Obstacle, Products, Schedule, row, row_eleme
 
 /// Steps of more rows take matrix tiles; up to here sums have the `lanes` order, on every device.
 pub const ROWS_ON_LANES: u32 = 16;
-/// Rows of a workgroup: one tile of 16 for each wave.
-const ROWS: u32 = 64;
 /// Rows of a tile.
 const TILE: u64 = 16;
-/// Outputs of a workgroup, in each contraction that meets there.
-const OUTPUTS: u32 = 64;
 /// Inputs that are in workgroup memory at a time.
 const STEP: u32 = 32;
-/// Waves of a workgroup.
-const WAVES: u32 = ROWS / 16;
 /// Contractions that may meet in one output: each takes as much workgroup memory as the other.
 const ZIPPED_MAX: usize = 2;
 /// Bytes that lanes reach behind a uniform base.
 const REACH: u64 = 1 << 31;
+
+/// A workgroup's block, and how its waves share it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TileBlock {
+    pub rows: u32,
+    /// Outputs, in each contraction that meets there.
+    pub outputs: u32,
+    /// Rows and outputs that a wave multiplies; parts of a block are dealt to waves outputs first.
+    pub wave_rows: u32,
+    pub wave_outputs: u32,
+}
+
+/// Any kernel's block.
+const SMALL: TileBlock = TileBlock { rows: 64, outputs: 64, wave_rows: 16, wave_outputs: 64 };
+/// Blocks of plain weights, by how many contractions meet in an output: they read each operand from the cache half as often,
+/// and a wave takes four tiles of operands from workgroup memory for three products, not five for four. Sums are 64 registers.
+const WIDE: [TileBlock; ZIPPED_MAX] = [
+    TileBlock { rows: 128, outputs: 128, wave_rows: 32, wave_outputs: 64 },
+    TileBlock { rows: 128, outputs: 64, wave_rows: 32, wave_outputs: 32 },
+];
+
+impl TileBlock {
+    /// Waves of a workgroup.
+    pub const fn waves(&self) -> u32 {
+        self.rows / self.wave_rows * self.waves_across()
+    }
+
+    /// Waves beside one another along the outputs.
+    pub const fn waves_across(&self) -> u32 {
+        self.outputs / self.wave_outputs
+    }
+}
 
 /// What the rows of a workgroup have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -50,10 +76,7 @@ pub struct Tiles {
     pub over: Over,
     /// Inputs that share a scale of int4 weights; `None` for weights of the operand's own dtype.
     pub group: Option<u32>,
-    /// Rows of a workgroup.
-    pub rows: u32,
-    /// Outputs of a workgroup.
-    pub outputs: u32,
+    pub block: TileBlock,
     /// Inputs a round.
     pub step: u32,
 }
@@ -106,8 +129,12 @@ pub fn schedule(g: &Graph, bucket: &Bucket) -> Result<Schedule, Obstacle> {
         YAxis::Choices(choices) => Over::Experts { experts: experts(g, *anchor), choices },
     };
     let group = first.group;
-    let form = Form::Tiles(Tiles { skinny, leading, over, group, rows: ROWS, outputs: OUTPUTS, step: STEP });
-    Ok(Schedule { form, waves: WAVES, staged: vec![], products: Products::Tiles { rows: ROWS } })
+    let mut tiles = Tiles { skinny, leading, over, group, block: SMALL, step: STEP };
+    if let Some(wide) = tiles.wide(bucket) {
+        tiles.block = wide;
+    }
+    let (waves, rows) = (tiles.block.waves(), tiles.block.rows);
+    Ok(Schedule { form: Form::Tiles(tiles), waves, staged: vec![], products: Products::Tiles { rows } })
 }
 
 /// Contractions that meet in one output share rows, and what chooses them.
@@ -169,7 +196,7 @@ impl Tiles {
     pub fn describe(&self) -> String {
         let parts: Vec<String> =
             self.skinny.segments.iter().map(|s| format!("{} zipped, {} outputs", s.anchors.len(), s.n)).collect();
-        let Tiles { rows, outputs, step, .. } = self;
+        let (TileBlock { rows, outputs, .. }, step) = (self.block, self.step);
         let over = match self.over {
             Over::Rows => String::new(),
             Over::Experts { experts, choices } => format!(", rows by expert: {choices} choices of {experts}"),
@@ -179,15 +206,25 @@ impl Tiles {
         format!("matrix tiles [{}]{over}{packed}, {rows} x {outputs} a workgroup, {step} deep", parts.join("; "))
     }
 
+    /// The wide block, where the machine has its workgroups with it. Experts have few rows each; the sums of a round of int4
+    /// levels stand beside those of all rounds.
+    fn wide(&self, bucket: &Bucket) -> Option<TileBlock> {
+        let zipped = self.skinny.segments.iter().map(|s| s.anchors.len()).max().unwrap_or(1);
+        let wide = Self { block: *WIDE.get(zipped.checked_sub(1)?)?, ..self.clone() };
+        let plain = self.group.is_none() && !matches!(self.over, Over::Experts { .. });
+        let workgroups = wide.grid().iter().map(|axis| axis.value(bucket)).fold(1, u64::saturating_mul);
+        (plain && workgroups >= bucket.fit.tile_workgroups).then_some(wide.block)
+    }
+
     /// Workgroups that a segment takes along grid axis 0.
     pub fn blocks(&self, segment: &Segment) -> u64 {
-        segment.n.div_ceil(u64::from(self.outputs))
+        segment.n.div_ceil(u64::from(self.block.outputs))
     }
 
     pub fn grid(&self) -> [GridAxis; 3] {
         let count = |n: u64| GridAxis { symbol: None, mul: n, div: 1 };
         let x = self.skinny.segments.iter().map(|s| self.blocks(s)).sum();
-        let rows = GridAxis { symbol: Some(self.leading), mul: 1, div: u64::from(self.rows) };
+        let rows = GridAxis { symbol: Some(self.leading), mul: 1, div: u64::from(self.block.rows) };
         match self.over {
             Over::Rows => [count(x), rows, count(1)],
             Over::Experts { experts, .. } => [count(x), count(experts + 1), count(1)],
@@ -211,7 +248,7 @@ impl Tiles {
     /// How often a launch reads the weights that it needs: once for each block of rows.
     pub fn passes(&self, bucket: &Bucket) -> u64 {
         let [_, rows] = self.met(bucket);
-        rows.div_ceil(u64::from(self.rows.max(1))).max(1)
+        rows.div_ceil(u64::from(self.block.rows.max(1))).max(1)
     }
 
     /// Rows whose products are wanted, and rows that are multiplied: whole blocks, and of experts whole tiles, since their
@@ -222,7 +259,7 @@ impl Tiles {
             Over::Experts { choices, .. } => {
                 [u64::from(bucket.rows_max).saturating_mul(choices), met.saturating_mul(rows.next_multiple_of(TILE))]
             }
-            _ => [rows, rows.next_multiple_of(u64::from(self.rows.max(1)))],
+            _ => [rows, rows.next_multiple_of(u64::from(self.block.rows.max(1)))],
         }
     }
 
