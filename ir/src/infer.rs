@@ -297,9 +297,22 @@ fn group_limit(r: &Rule, k: u64, e: u64, l: GroupLimit) -> Result<(), IrError> {
     Ok(())
 }
 
+/// Ids of a top-k by parts.
+fn part_ids(r: &Rule, k: u64, e: u64, part: u64, limit: Option<GroupLimit>) -> Result<u64, IrError> {
+    let found = || format!("k {k}, parts of {part} of {e}");
+    if limit.is_some() {
+        return Err(r.refuse("top-k-parts", found(), "no groups beside parts"));
+    }
+    let last = e.checked_rem(part).map(|rest| if rest == 0 { part } else { rest });
+    match last {
+        Some(last) if k <= last => Ok(e.div_ceil(part) * k),
+        _ => Err(r.refuse("top-k-parts", found(), "k <= the elements of the last part")),
+    }
+}
+
 fn gather(r: &Rule) -> Result<Type, IrError> {
     match r.op {
-        Op::TopK { k, limit } => {
+        Op::TopK { k, limit, part } => {
             r.count(1)?;
             let s = r.f32(0)?;
             let Some(&last) = s.last() else { return Err(r.refuse("rank", "scores are a scalar", "give an axis")) };
@@ -309,16 +322,17 @@ fn gather(r: &Rule) -> Result<Type, IrError> {
             }
             limit.map_or(Ok(()), |l| group_limit(r, *k, e, l))?;
             let mut out = s.to_vec();
-            out[s.len() - 1] = Dim::Fixed(*k);
+            out[s.len() - 1] = Dim::Fixed(part.map_or(Ok(*k), |part| part_ids(r, *k, e, part, *limit))?);
             Ok(tensor(DType::I32, out))
         }
         Op::GatherLast => {
             r.count(2)?;
-            let (x, ids) = (r.f32(0)?, r.i32(1)?);
+            let integers = r.tensor(0)?.dtype() == Some(DType::I32);
+            let (x, ids) = (if integers { r.i32(0)? } else { r.f32(0)? }, r.i32(1)?);
             r.rank(x, 2, "x")?;
             r.rank(ids, 2, "ids")?;
             r.same(x[0], ids[0], "rows")?;
-            Ok(tensor(DType::F32, ids.to_vec()))
+            Ok(tensor(if integers { DType::I32 } else { DType::F32 }, ids.to_vec()))
         }
         Op::EmbedRows => {
             r.count(2)?;

@@ -156,12 +156,14 @@ pub enum Op {
     GroupedMatMul {
         order: Order,
     },
-    /// `(scores f32 [.., E]) -> i32 [.., k]` by falling score, then rising index; NaN ranks below every number.
+    /// `(scores f32 [.., E]) -> i32 [.., k]` by falling score, then rising index; NaN ranks below every number. With `part`,
+    /// the k best of each `part` neighbours (of the last ones, where fewer are left): `i32 [.., ceil(E / part) * k]`.
     TopK {
         k: u64,
         limit: Option<GroupLimit>,
+        part: Option<u64>,
     },
-    /// `(x [R, E], ids i32 [R, k]) -> [R, k]`.
+    /// `(x f32 | i32 [R, E], ids i32 [R, k]) -> [R, k]`.
     GatherLast,
     /// `(table [V, D], ids i32 [R]) -> [R, D]`.
     EmbedRows,
@@ -218,7 +220,7 @@ pub enum Op {
 impl Op {
     /// [`Op::TopK`] among all elements.
     pub fn top_k(k: u64) -> Op {
-        Op::TopK { k, limit: None }
+        Op::TopK { k, limit: None, part: None }
     }
 
     /// Name in the text form.

@@ -155,7 +155,7 @@ fn scored_by(op: Op, scores: &[f32], exact: bool) -> (Run, Batch) {
 fn a_selection_among_groups_is_right_if_its_groups_could_be_kept() {
     let judge = |scores: [f32; 6], exact: bool, chosen: [i32; 2]| {
         let limit = Some(GroupLimit { groups: 2, kept: 1 });
-        let (run, batch) = scored_by(Op::TopK { k: 2, limit }, &scores, exact);
+        let (run, batch) = scored_by(Op::TopK { k: 2, limit, part: None }, &scores, exact);
         let given = BTreeMap::from([(node(&run, "y"), Tensor::i32(&[1, 2], chosen.to_vec()))]);
         bounds(&run, &batch, &given).wrong_selections.is_empty()
     };

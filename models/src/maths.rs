@@ -10,6 +10,11 @@ use unglue_ir::types::{DType, Dim, StateKind, StateType, TensorType};
 /// Result of adding a node.
 pub type V = Result<ValueId, IrError>;
 
+/// Scores from which on the best of a row is looked for by parts.
+const LONG_ROW: u64 = 16384;
+/// Scores of a part: eight for each lane of a row workgroup, 76 parts for a vocabulary of 154,880.
+const PART: u64 = 2048;
+
 /// Axes of fixed extents.
 pub fn fixed(extents: &[u64]) -> Vec<Dim> {
     extents.iter().map(|&n| Dim::Fixed(n)).collect()
@@ -265,6 +270,19 @@ impl Maths {
         let w = self.bf16_weight(role, &[n, k]);
         let y = self.matmul(x, w)?;
         self.act(y)
+    }
+
+    /// The best of `n` scores of each row, `[R, n] -> [R, 1]`. Of long rows parts are searched first, side by side: parts
+    /// ascend, so that ties and NaN go to the same element.
+    #[track_caller]
+    pub fn best(&mut self, scores: ValueId, n: u64) -> V {
+        if n < LONG_ROW {
+            return self.b.add(Op::top_k(1), &[scores]);
+        }
+        let ids = self.b.add(Op::TopK { k: 1, limit: None, part: Some(PART) }, &[scores])?;
+        let best = self.b.add(Op::GatherLast, &[scores, ids])?;
+        let place = self.b.add(Op::top_k(1), &[best])?;
+        self.b.add(Op::GatherLast, &[ids, place])
     }
 
     /// x * rsqrt(mean(x^2) + eps) * w, in f32, not rounded.

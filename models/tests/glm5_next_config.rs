@@ -146,7 +146,7 @@ fn experts_may_be_limited_to_groups() {
     let c = read(&grouped(3, 2)).unwrap();
     assert_eq!(c.moe.limit, Some(GroupLimit { groups: 3, kept: 2 }));
     let body = blocks::router(&c.moe, DType::Bf16).unwrap().graph;
-    let limited = body.nodes.iter().filter(|n| n.op == Op::TopK { k: 4, limit: c.moe.limit });
+    let limited = body.nodes.iter().filter(|n| n.op == Op::TopK { k: 4, limit: c.moe.limit, part: None });
     assert_eq!(limited.count(), 1);
     let text = message(&grouped(9, 1));
     assert!(text.contains("num_experts_per_tok 4 of the 2 experts in topk_group 1 of n_group 9"), "{text}");

@@ -194,7 +194,9 @@ fn count_finish(g: &Graph, finish: &Finish, bucket: &Bucket, t: &mut Traffic) {
     let users = g.users();
     let given = |id: &ValueId| matches!(g.node(*id).op, Op::Input { .. } | Op::Weight { .. });
     let read = |id: &ValueId| users[id.index()].iter().any(|u| finish.nodes.contains(u));
-    t.copied_bytes = g.ids().filter(|id| given(id) && read(id)).map(|id| used_bytes(g, id, &users, bucket)).sum();
+    let own_users: Vec<Vec<ValueId>> =
+        users.iter().map(|of| of.iter().copied().filter(|u| finish.nodes.contains(u)).collect()).collect();
+    t.copied_bytes = g.ids().filter(|id| given(id) && read(id)).map(|id| used_bytes(g, id, &own_users, bucket)).sum();
     for v in &finish.exchanged {
         let bytes = bytes_of(g.ty(*v), bucket);
         if finish.staged.iter().any(|s| s.node == *v) {
@@ -211,7 +213,7 @@ fn count_finish(g: &Graph, finish: &Finish, bucket: &Bucket, t: &mut Traffic) {
 /// row, but those that pick rows of it.
 fn share_weight(op: &Op, schedule: &Schedule) -> bool {
     match op {
-        _ if matches!(schedule.form, Form::Row { .. } | Form::Blocks(_)) => {
+        _ if matches!(schedule.form, Form::Row { .. } | Form::Blocks(_) | Form::Parts(_)) => {
             !matches!(op, Op::EmbedRows | Op::GatherRows)
         }
         Op::MatMul { .. } | Op::BatchMatMul { .. } => true,
@@ -224,7 +226,7 @@ fn share_weight(op: &Op, schedule: &Schedule) -> bool {
 /// blocks each row has workgroups of its own.
 fn weight_passes(schedule: &Schedule, bucket: &Bucket) -> u64 {
     match schedule.form {
-        Form::Delta { .. } | Form::Row { .. } | Form::Blocks(_) => u64::from(bucket.rows_max).max(1),
+        Form::Delta { .. } | Form::Row { .. } | Form::Blocks(_) | Form::Parts(_) => u64::from(bucket.rows_max).max(1),
         _ => schedule.passes(bucket),
     }
 }
@@ -290,7 +292,7 @@ pub(crate) fn used_bytes(g: &Graph, id: ValueId, users: &[Vec<ValueId>], bucket:
         let rows = u64::from(bucket.rows_max);
         match &node.op {
             Op::Slice { .. } => bytes_of(&node.ty, bucket),
-            Op::EmbedRows if node.args[0] == id => bytes_of(&node.ty, bucket),
+            Op::EmbedRows | Op::GatherLast if node.args[0] == id => bytes_of(&node.ty, bucket),
             Op::GatherRows if node.args[0] == id => bytes_of(&node.ty, bucket),
             Op::GroupedMatMul { .. } if node.args.get(3) == Some(&id) => {
                 let shape = |v: ValueId| g.ty(v).tensor().map(|t| t.shape.clone()).unwrap_or_default();
@@ -443,7 +445,7 @@ fn lane_ops(g: &Graph, node: &Node, bucket: &Bucket) -> u64 {
             let round: u64 = inner.nodes.iter().map(|n| lane_ops(inner, n, bucket)).sum();
             round.saturating_mul(u64::from(*count))
         }
-        Op::TopK { k, limit } => input.saturating_mul(*k + if limit.is_some() { 3 } else { 0 }),
+        Op::TopK { k, limit, .. } => input.saturating_mul(*k + if limit.is_some() { 3 } else { 0 }),
         Op::CausalConv => out * 4,
         Op::IndexSelect { .. } => input.saturating_mul(40),
         Op::GatherLast | Op::EmbedRows | Op::GatherRows | Op::PoolWindow { .. } => out,
@@ -535,9 +537,9 @@ fn latency(g: &Graph, node: &Node, bucket: &Bucket, t: &CostTable) -> u64 {
         }
         Op::MatMul { .. } | Op::BatchMatMul { .. } => t.ramp.value + t.finish.value + unpack(1),
         Op::GroupedMatMul { .. } => t.ramp.value + t.finish.value + 2 * t.round_trip.value + unpack(3),
-        Op::TopK { k: 1, limit: None } => t.finish.value,
+        Op::TopK { k: 1, limit: None, .. } => t.finish.value,
         // Groups are scored, then ordered.
-        Op::TopK { k, limit } => k * t.pick.value + if limit.is_some() { 3 * t.finish.value } else { 0 },
+        Op::TopK { k, limit, .. } => k * t.pick.value + if limit.is_some() { 3 * t.finish.value } else { 0 },
         Op::GatherLast => t.finish.value / 8,
         Op::EmbedRows | Op::GatherRows | Op::PoolWindow { .. } | Op::CausalConv => t.round_trip.value,
         Op::DeltaRule { .. } => t.round_trip.value + rows * t.row_update.value,

@@ -104,9 +104,12 @@ impl Gen<'_> {
     }
 
     pub fn load(&mut self, place: Place, base: Option<Val>, flat: Ix) -> Val {
+        if let Some(v) = self.load_neighbours(place, base, flat) {
+            return v;
+        }
         let addr = flat.address(base, &mut self.b);
         let bound = match flat {
-            Ix::Seq { .. } | Ix::Lane(_) => self.bound(),
+            Ix::Seq { .. } | Ix::Wide { .. } | Ix::Lane(_) => self.bound(),
             _ => Bound::All,
         };
         self.b.load(place, addr, bound, 1)
@@ -175,7 +178,7 @@ impl Gen<'_> {
     }
 
     /// Axis number without the row axis.
-    fn axis(&self, id: ValueId, axis: u32) -> Res<usize> {
+    pub(super) fn axis(&self, id: ValueId, axis: u32) -> Res<usize> {
         let rows = usize::from(has_rows(self.tensor(id)?));
         match (axis as usize).checked_sub(rows) {
             Some(a) => Ok(a),

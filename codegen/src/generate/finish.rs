@@ -70,10 +70,20 @@ impl Gen<'_> {
         self.finishing(finish, each_row).map(|_| ())
     }
 
+    /// Everything that is loaded comes before the first store: it is in flight together, what was exchanged first, since
+    /// more follows from it.
     fn finish_row(&mut self, finish: &Finish) -> Res<()> {
-        for s in &finish.staged {
-            if finish.exchanged.contains(&s.node) { self.copy_exchanged(s)? } else { self.keep(s, 1)? }
+        let (copied, formed): (Vec<Staged>, Vec<Staged>) =
+            finish.staged.iter().copied().partition(|s| finish.exchanged.contains(&s.node));
+        let loaded = copied.iter().map(|s| self.load_exchanged(s)).collect::<Res<Vec<_>>>()?;
+        self.row_ahead(&formed, &finish.outputs)?;
+        for (s, loads) in copied.iter().zip(loaded) {
+            self.copy_exchanged(s, loads)?;
         }
+        if !copied.is_empty() {
+            self.b.barrier();
+        }
+        self.keep_all(&formed, 1)?;
         finish.outputs.iter().try_for_each(|o| self.write_output(*o))
     }
 
@@ -88,7 +98,9 @@ impl Gen<'_> {
             let exchanged = self.exchanged(v)?;
             self.kept.insert(v, exchanged);
         }
+        self.by_neighbours = true;
         let out = f(self);
+        self.by_neighbours = false;
         (self.memo, self.kept, self.row) = (memo, kept, own);
         out
     }
@@ -101,15 +113,12 @@ impl Gen<'_> {
         Ok(Kept::Shared { place, elements, by_row: true })
     }
 
-    /// Copies the current row of an exchanged value to workgroup memory. All loads come before the first store: they
-    /// are in flight together.
-    fn copy_exchanged(&mut self, s: &Staged) -> Res<()> {
+    /// Loads the current row of an exchanged value that is copied to workgroup memory.
+    fn load_exchanged(&mut self, s: &Staged) -> Res<Vec<(Val, Bound, Val)>> {
         let (Some(Kept::Shared { place: from, .. }), Keep::Shared { .. }) = (self.kept.get(&s.node).cloned(), s.place)
         else {
             return self.fault(s.node, "an exchanged value that is not copied to workgroup memory");
         };
-        let mem = self.mem(s.node)?;
-        let to = self.shared_array(s.node, mem, s.elements);
         let own = self.row_base(&[s.elements]);
         let (wave, lanes) = (self.b.wave(), self.b.i(i64::from(LANES)));
         let first = self.b.mul(wave, lanes);
@@ -119,14 +128,21 @@ impl Gen<'_> {
             let at = self.b.i(at as i64);
             let at = self.b.add(at, first);
             let n = self.b.i(s.elements as i64);
-            let bound = Bound::Count(self.b.sub(n, at));
+            // Masked loads beside others leave pointers of both kinds in the lanes of one register, which the gate refuses.
+            let bound = if s.elements.is_multiple_of(step) { Bound::All } else { Bound::Count(self.b.sub(n, at)) };
             let base = self.b.add(own, at);
             loaded.push((at, bound, self.b.load(from, Addr::Contig { base }, bound, 1)));
         }
+        Ok(loaded)
+    }
+
+    /// Stores what [`Gen::load_exchanged`] loaded to workgroup memory. A barrier is to follow.
+    fn copy_exchanged(&mut self, s: &Staged, loaded: Vec<(Val, Bound, Val)>) -> Res<()> {
+        let mem = self.mem(s.node)?;
+        let to = self.shared_array(s.node, mem, s.elements);
         for (at, bound, v) in loaded {
             self.b.store(to, Addr::Contig { base: at }, bound, v);
         }
-        self.b.barrier();
         self.kept.insert(s.node, Kept::Shared { place: to, elements: s.elements, by_row: false });
         Ok(())
     }

@@ -258,6 +258,16 @@ impl Gen<'_> {
                 let at = self.sliced_index(id, (*axis, *start), idx)?;
                 self.load_ahead(node.args[0], &at, kept_later)
             }
+            Op::GatherRows | Op::EmbedRows if self.by_neighbours => self.eval(id, idx).map(|_| ()),
+            Op::Reduce { axis, .. } if self.by_neighbours && !self.is_wide(id)? => {
+                let (arg, a) = (node.args[0], self.axis(node.args[0], *axis)?);
+                for j in 0..self.dims(arg)?[a] {
+                    let mut at = idx.to_vec();
+                    at[a] = Ix::Const(j);
+                    self.load_ahead(arg, &at, kept_later)?;
+                }
+                Ok(())
+            }
             Op::CausalConv => {
                 let terms = self.conv_terms(id, idx)?;
                 self.taps.insert((id, idx.to_vec()), terms);

@@ -1,4 +1,5 @@
-//! Element indices: constants, uniform values, 32 consecutive elements over the lanes, or one number a lane.
+//! Element indices: constants, uniform values, 32 consecutive elements over the lanes, neighbours in each lane, or one
+//! number a lane.
 
 use crate::kp::build::Builder;
 use crate::kp::{Addr, Bin, Elem, LANES, Ty, Val};
@@ -17,6 +18,14 @@ pub enum Ix {
         base: Val,
         aligned: bool,
     },
+    /// `base + lane * width + part`: of `width` neighbours that a lane has, one. `aligned`: `base` is known to be a multiple of
+    /// what all lanes have together.
+    Wide {
+        base: Val,
+        width: u8,
+        part: u8,
+        aligned: bool,
+    },
     Lane(Val),
 }
 
@@ -33,7 +42,7 @@ impl Ix {
         match self {
             Ix::Const(n) => wide_multiple(n),
             Ix::Uni { aligned, .. } | Ix::Seq { aligned, .. } => aligned,
-            Ix::Lane(_) => false,
+            Ix::Wide { .. } | Ix::Lane(_) => false,
         }
     }
 
@@ -58,8 +67,20 @@ impl Ix {
                 let lane = b.lane();
                 b.add(base, lane)
             }
+            Ix::Wide { base, width, part, .. } => {
+                let (lane, width) = (b.lane(), b.i(i64::from(width)));
+                let own = b.mul(lane, width);
+                let first = b.add(base, own);
+                let part = b.i(i64::from(part));
+                b.add(first, part)
+            }
             Ix::Lane(v) => v,
         }
+    }
+
+    /// True for an index that all lanes together start at a multiple of `n`.
+    fn multiple_of(self, n: u64) -> bool {
+        matches!(self, Ix::Const(x) if x.is_multiple_of(n))
     }
 
     pub fn add(self, other: Ix, b: &mut Builder) -> Ix {
@@ -67,7 +88,18 @@ impl Ix {
         match (self, other) {
             (Ix::Const(x), Ix::Const(y)) => Ix::Const(x + y),
             (Ix::Const(0), x) | (x, Ix::Const(0)) => x,
-            (Ix::Lane(_), _) | (_, Ix::Lane(_)) | (Ix::Seq { .. }, Ix::Seq { .. }) => {
+            (Ix::Wide { base, width, part, aligned }, x @ (Ix::Const(_) | Ix::Uni { .. }))
+            | (x @ (Ix::Const(_) | Ix::Uni { .. }), Ix::Wide { base, width, part, aligned }) => {
+                let aligned = aligned && x.multiple_of(u64::from(LANES) * u64::from(width));
+                let base = match x.uniform(b) {
+                    Some(u) => b.add(base, u),
+                    None => base,
+                };
+                Ix::Wide { base, width, part, aligned }
+            }
+            (Ix::Lane(_) | Ix::Wide { .. }, _)
+            | (_, Ix::Lane(_) | Ix::Wide { .. })
+            | (Ix::Seq { .. }, Ix::Seq { .. }) => {
                 let (x, y) = (self.lanes(b), other.lanes(b));
                 Ix::Lane(b.add(x, y))
             }
@@ -96,7 +128,7 @@ impl Ix {
                 let k = b.i(n as i64);
                 Ix::Uni { val: b.mul(val, k), aligned: aligned || wide_multiple(n) }
             }
-            Ix::Seq { .. } | Ix::Lane(_) => {
+            Ix::Seq { .. } | Ix::Wide { .. } | Ix::Lane(_) => {
                 let v = self.lanes(b);
                 let k = b.i(n as i64);
                 Ix::Lane(b.mul(v, k))
@@ -120,7 +152,12 @@ impl Ix {
                 let (q, r) = (b.div(base, k), b.rem(base, k));
                 (Ix::uni(q), Ix::Seq { base: r, aligned: true })
             }
-            Ix::Seq { .. } | Ix::Lane(_) => {
+            Ix::Wide { base, width, part, aligned: true } if n.is_multiple_of(u64::from(LANES) * u64::from(width)) => {
+                let k = b.i(n as i64);
+                let (q, r) = (b.div(base, k), b.rem(base, k));
+                (Ix::uni(q), Ix::Wide { base: r, width, part, aligned: true })
+            }
+            Ix::Seq { .. } | Ix::Wide { .. } | Ix::Lane(_) => {
                 let v = self.lanes(b);
                 let k = b.i(n as i64);
                 (Ix::Lane(b.div(v, k)), Ix::Lane(b.rem(v, k)))
@@ -130,14 +167,7 @@ impl Ix {
 
     /// Address of this element behind a uniform base (i32 or i64).
     pub fn address(self, base: Option<Val>, b: &mut Builder) -> Addr {
-        let plus = |b: &mut Builder, offset: Val| match base {
-            Some(base) if b.ty(base) == Ty::Uniform(Elem::I64) => {
-                let wide = b.wide(offset);
-                b.bin(Bin::Add, base, wide)
-            }
-            Some(base) => b.add(base, offset),
-            None => offset,
-        };
+        let plus = |b: &mut Builder, offset: Val| behind(base, offset, b);
         match self {
             Ix::Const(n) => {
                 let n = b.i(n as i64);
@@ -145,11 +175,23 @@ impl Ix {
             }
             Ix::Uni { val, .. } => Addr::Uniform { base: plus(b, val) },
             Ix::Seq { base: offset, .. } => Addr::Contig { base: plus(b, offset) },
-            Ix::Lane(index) => {
+            Ix::Lane(_) | Ix::Wide { .. } => {
                 let base = base.unwrap_or_else(|| b.i(0));
-                Addr::Lanes { base, index }
+                Addr::Lanes { base, index: self.lanes(b) }
             }
         }
+    }
+}
+
+/// `offset` behind a uniform base (i32 or i64).
+pub fn behind(base: Option<Val>, offset: Val, b: &mut Builder) -> Val {
+    match base {
+        Some(base) if b.ty(base) == Ty::Uniform(Elem::I64) => {
+            let wide = b.wide(offset);
+            b.bin(Bin::Add, base, wide)
+        }
+        Some(base) => b.add(base, offset),
+        None => offset,
     }
 }
 

@@ -18,6 +18,7 @@ mod index;
 mod interface;
 mod levels;
 mod packed;
+mod parts;
 mod prefetch;
 mod row;
 mod scope;
@@ -31,6 +32,7 @@ mod sums;
 mod tile_lines;
 mod tiles;
 mod top_k;
+mod wide;
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -99,6 +101,11 @@ struct Gen<'a> {
     kept: HashMap<ValueId, Kept>,
     /// Values already formed at an index, one map for each open block.
     memo: Vec<HashMap<(ValueId, Vec<Ix>), Val>>,
+    /// Neighbours that were loaded at once, by place and first element; one map for each open block.
+    loaded: Vec<HashMap<(Place, Val), Val>>,
+    /// Lanes take up whole rows by neighbours, and sums have all their terms before they add one: what one workgroup alone
+    /// forms waits for memory, not for arithmetic.
+    by_neighbours: bool,
     /// Taps and values of convolutions that were loaded ahead, oldest first.
     taps: HashMap<(ValueId, Vec<Ix>), Vec<[Val; 2]>>,
     /// The sequence of all rows that are formed, where a workgroup has one.
@@ -137,6 +144,8 @@ pub fn generate(name: &str, g: &Graph, schedule: &Schedule, pools: u64) -> Resul
         iface: Interface::default(),
         kept: HashMap::new(),
         memo: vec![HashMap::new()],
+        loaded: vec![HashMap::new()],
+        by_neighbours: false,
         taps: HashMap::new(),
         sequence: None,
         row,
@@ -171,6 +180,7 @@ impl<'a> Gen<'a> {
             Form::Skinny(s) => self.skinny_form(s),
             Form::Tiles(t) => self.tiles_form(t),
             Form::Blocks(f) => self.blocks_form(f),
+            Form::Parts(f) => self.parts_form(f),
             Form::Delta { node, heads, .. } => self.delta_form(*node, *heads),
             Form::Attend { node, heads, width, at_once } => self.attend_form(*node, [*heads, *width, *at_once]),
             Form::Scores { node } => self.scores_form(*node),
@@ -243,9 +253,11 @@ impl<'a> Gen<'a> {
     /// Runs `f` with a memo of its own: values formed inside a block end with it.
     fn scoped<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> T {
         self.memo.push(HashMap::new());
+        self.loaded.push(HashMap::new());
         let kept: Vec<ValueId> = self.kept.keys().copied().collect();
         let out = f(self);
         self.memo.pop();
+        self.loaded.pop();
         // Registers defined inside the block are out of scope; workgroup memory stays.
         self.kept.retain(|id, k| {
             kept.contains(id) || matches!(k, Kept::Shared { .. } | Kept::OfHead { .. } | Kept::Channels { .. })

@@ -18,12 +18,15 @@ impl Gen<'_> {
             let first = s.is(Cmp::Eq, s.row, 0);
             s.report_tokens(first)?;
             let staged = s.schedule.staged.clone();
+            let outputs: Vec<usize> =
+                (0..s.g.outputs.len()).filter(|o| s.g.ty(s.g.outputs[*o].1).tensor().is_some()).collect();
+            // Taps of a convolution and rows of a pool stand behind branches.
+            let branches = |id| matches!(s.g.node(id).op, Op::CausalConv | Op::PoolWindow { .. });
+            s.by_neighbours = !s.g.ids().any(branches);
+            s.row_ahead(&staged, &outputs)?;
             s.keep_all(&staged, 1)?;
-            for i in 0..s.g.outputs.len() {
-                if s.g.ty(s.g.outputs[i].1).tensor().is_some() {
-                    s.write_output(i)?;
-                }
-            }
+            outputs.iter().try_for_each(|o| s.write_output(*o))?;
+            s.by_neighbours = false;
             for id in s.g.ids() {
                 if matches!(s.g.node(id).op, Op::TokenWrite | Op::PoolWrite | Op::TailUpdate | Op::ConvUpdate) {
                     s.write_state(id)?;

@@ -25,13 +25,18 @@ impl<'a> Gen<'a> {
         let id = s.node;
         match (&g.node(id).op, s.place) {
             (Op::Repeat { .. }, _) => self.keep_repeat(id),
-            (Op::TopK { k, limit }, _) => self.keep_top_k(id, *k, *limit),
+            (Op::TopK { k, limit, .. }, _) => self.keep_top_k(id, *k, *limit),
             (Op::Reduce { kind, axis, .. }, place) if self.is_wide(id)? => {
                 self.keep_wide(id, *kind, *axis, s.elements, matches!(place, Keep::Registers))
             }
             (_, Keep::Registers) => self.keep_registers(id, s.elements),
             (_, Keep::Shared { .. }) => self.keep_shared(id, s.elements, rows),
         }
+    }
+
+    /// True for values that are formed element by element.
+    pub(super) fn is_inline(&self, id: ValueId) -> Res<bool> {
+        Ok(!matches!(self.g.node(id).op, Op::Repeat { .. } | Op::TopK { .. }) && !self.is_wide(id)?)
     }
 
     /// True for reductions that `eval` does not unroll.
@@ -90,12 +95,7 @@ impl<'a> Gen<'a> {
         } else {
             None
         };
-        self.for_elements(elements, |s, at| {
-            let idx = s.scope_index(id, at)?;
-            let v = s.eval(id, &idx)?;
-            s.store(place, base, at, v);
-            Ok(())
-        })?;
+        self.form_elements((id, elements), (place, base))?;
         self.b.barrier();
         let old = same.map(|(old, _)| old);
         old.map(|old| self.kept.remove(&old));
@@ -210,11 +210,28 @@ impl<'a> Gen<'a> {
         let outer = self.mask;
         let (idx, at) = self.own_element(result)?;
         let v = self.eval(result, &idx)?;
-        self.b.barrier();
+        if self.result_reads(carried, places) {
+            self.b.barrier();
+        }
         self.store(place, None, at, v);
         self.mask = outer;
         self.b.barrier();
         Ok(())
+    }
+
+    /// Whether a round's result is formed from the carried value itself, and not from kept values alone: those were formed
+    /// by all waves before the barrier behind them.
+    fn result_reads(&self, carried: ValueId, places: &[(ValueId, Place, u64)]) -> bool {
+        let mut todo = vec![self.g.outputs[0].1];
+        while let Some(id) = todo.pop() {
+            if id == carried {
+                return true;
+            }
+            if !places.iter().any(|(kept, ..)| *kept == id) {
+                todo.extend(&self.g.node(id).args);
+            }
+        }
+        false
     }
 
     /// This lane's element of a small value; lanes beyond it are masked.

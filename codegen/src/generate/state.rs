@@ -175,7 +175,7 @@ impl Gen<'_> {
 
     /// Gives both sides of a choice one shape.
     fn lane_like(&mut self, v: Val, idx: &[Ix]) -> Val {
-        let lanes = idx.iter().any(|i| matches!(i, Ix::Seq { .. } | Ix::Lane(_)));
+        let lanes = idx.iter().any(|i| matches!(i, Ix::Seq { .. } | Ix::Wide { .. } | Ix::Lane(_)));
         if lanes { self.b.splat(v, 1) } else { v }
     }
 
@@ -353,7 +353,7 @@ impl Gen<'_> {
     pub fn store(&mut self, to: Place, base: Option<Val>, at: Ix, v: Val) {
         let addr = at.address(base, &mut self.b);
         let bound = match at {
-            Ix::Seq { .. } | Ix::Lane(_) => self.bound(),
+            Ix::Seq { .. } | Ix::Wide { .. } | Ix::Lane(_) => self.bound(),
             _ => crate::kp::Bound::All,
         };
         if let Addr::Uniform { .. } = addr {
@@ -379,11 +379,6 @@ impl Gen<'_> {
         let mem = self.mem(v)?;
         let place = self.iface.output(&mut self.b, name, mem);
         let base = self.row_base(&dims);
-        self.for_elements(n, |s, at| {
-            let idx = unflatten(&dims, at, &mut s.b);
-            let x = s.eval(v, &idx)?;
-            s.store(place, Some(base), at, x);
-            Ok(())
-        })
+        self.form_elements((v, n), (place, Some(base)))
     }
 }

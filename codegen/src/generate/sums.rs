@@ -10,6 +10,8 @@ use crate::kp::{Addr, Bin, Bound, Cmp, LANES, Mem, Place, Reduce, Val};
 pub(super) const CHAINS: u64 = 256;
 /// The chains in groups of 32.
 const GROUPS: u64 = CHAINS / 32;
+/// Terms of a lane that are formed without a loop, where nothing but their latency counts.
+const WITHOUT_LOOP: u64 = 32;
 
 impl Gen<'_> {
     /// x of the elements of chain group `group` (uniform), chunk by chunk, added to one chain a lane.
@@ -21,6 +23,15 @@ impl Gen<'_> {
         // Every chain takes part in each round: absent elements are added as +0.
         let rounds = if n > CHAINS { n.next_multiple_of(CHAINS) } else { n };
         let partial = rounds != n || !n.is_multiple_of(32);
+        if self.by_neighbours && n.is_multiple_of(CHAINS) && n / CHAINS <= WITHOUT_LOOP {
+            let mut terms = Vec::new();
+            for first in (0..n).step_by(CHAINS as usize) {
+                let first = self.b.i(first as i64);
+                let base = self.b.add(start, first);
+                terms.push(term(self, Ix::Seq { base, aligned: true })?);
+            }
+            return Ok(terms.into_iter().fold(init, |sum, x| self.b.bin(Bin::Add, sum, x)));
+        }
         let end = self.b.i(rounds as i64);
         let sums = self.looped((start, end, CHAINS as i64), &[init], |s, i, carried| {
             let outer = s.mask;

@@ -27,7 +27,7 @@ const TOGETHER: u64 = 4;
 
 /// Where waves leave their lists: keys in falling order and the elements' numbers.
 #[derive(Clone, Copy)]
-struct Lists {
+pub(super) struct Lists {
     keys: Place,
     at: Place,
     /// Entries of a list.
@@ -39,10 +39,10 @@ struct Lists {
 }
 
 /// A wave's part of the row, in lanes: lane l has `keys.len()` elements that follow one another.
-struct Part {
-    keys: Vec<Val>,
+pub(super) struct Part {
+    pub keys: Vec<Val>,
     /// Number of the wave's first element (uniform).
-    first: Val,
+    pub first: Val,
 }
 
 impl Gen<'_> {
@@ -80,7 +80,7 @@ impl Gen<'_> {
         Ok(())
     }
 
-    fn lists(&mut self, k: u64) -> Lists {
+    pub(super) fn lists(&mut self, k: u64) -> Lists {
         let step = 1 << k.ilog2();
         let (stride, waves) = (2 * step - 1, u64::from(self.b.waves()));
         let keys = self.b.shared("keys", Mem::I32, waves * stride);
@@ -127,7 +127,7 @@ impl Gen<'_> {
     }
 
     /// This wave's list: 32 entries at a time, each in a lane.
-    fn list_part(&mut self, lists: &Lists, part: Part) -> Res<()> {
+    pub(super) fn list_part(&mut self, lists: &Lists, part: Part) -> Res<()> {
         let (wave, stride) = (self.b.wave(), self.b.i(lists.stride as i64));
         let start = self.b.mul(wave, stride);
         let k = self.b.i(lists.k as i64);
@@ -210,7 +210,7 @@ impl Gen<'_> {
     }
 
     /// Each wave places the entries of its own list among those of all: the first k are the result.
-    fn merge(&mut self, lists: &Lists, ids: Place) -> Res<()> {
+    pub(super) fn merge(&mut self, lists: &Lists, ids: Place) -> Res<()> {
         let waves = self.b.waves();
         let (wave, stride, k) = (self.b.wave(), self.b.i(lists.stride as i64), self.b.i(lists.k as i64));
         let (key_start, at_start) = (self.b.mul(wave, stride), self.b.mul(wave, k));
@@ -260,9 +260,15 @@ impl Gen<'_> {
 
     /// The best of a row of any length, into `ids[0]`.
     fn best(&mut self, scores: ValueId, n: u64, ids: Place) -> Res<()> {
+        let best = self.best_of_lanes(scores, n)?;
+        self.best_of_workgroup(best, ids);
+        Ok(())
+    }
+
+    /// The best of all lanes' keys and elements, into `ids[0]`. A barrier is to follow.
+    pub(super) fn best_of_workgroup(&mut self, (key, at): (Val, Val), ids: Place) {
         let waves = u64::from(self.b.waves());
         let (best_key, best_at) = (self.b.shared("key", Mem::I32, waves), self.b.shared("at", Mem::I32, waves));
-        let (key, at) = self.best_of_lanes(scores, n)?;
         let (key, at) = self.best_of_wave(key, at);
         let wave = self.b.wave();
         self.b.store(best_key, Addr::Uniform { base: wave }, Bound::All, key);
@@ -271,7 +277,6 @@ impl Gen<'_> {
         let winner = self.best_of_waves(best_key, best_at, waves);
         let base = self.b.i(0);
         self.b.store(ids, Addr::Uniform { base }, Bound::All, winner);
-        Ok(())
     }
 
     /// Best key of each lane's elements and its index; earlier elements win ties.

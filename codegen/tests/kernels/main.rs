@@ -254,6 +254,23 @@ fn sites_are_finished_row_by_row() {
     }
 }
 
+/// Two, four and eight neighbours a lane, several rounds of them, and more than are formed without a loop.
+#[test]
+fn rows_by_neighbours() {
+    for (name, g) in [
+        ("norm_2", bodies::rms_norm(512)),
+        ("norm_4", bodies::rms_norm(3072)),
+        ("norm_8", bodies::rms_norm(4096)),
+        ("norm_loop", bodies::rms_norm(10240)),
+        ("final_8", bodies::final_mean(4, 4096)),
+        ("embed_loop", bodies::embed(50, 4096, 4)),
+        ("site_2", sites::site(3, 1536)),
+        ("site_8", sites::site(4, 4096)),
+    ] {
+        all_buckets(name, &g, 0);
+    }
+}
+
 /// Which workgroup comes last differs from launch to launch; the bits do not.
 #[test]
 fn finishes_on_many_threads() {

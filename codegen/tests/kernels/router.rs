@@ -14,7 +14,7 @@ use unglue_ir::graph::{Graph, ValueId};
 use unglue_ir::interp::draw::Rng;
 use unglue_ir::interp::select;
 use unglue_ir::op::{Binary, GroupLimit, Op, Unary};
-use unglue_ir::types::DType;
+use unglue_ir::types::{DType, Dim};
 use unglue_passes::schedule::row_elements;
 use unglue_runtime::{ArgValue, Code, Device};
 
@@ -32,7 +32,7 @@ fn choose(b: &mut Builder, scores: ValueId, e: u64, k: u64, limit: Option<GroupL
     let bias = weight(b, "bias", DType::F32, &[e]);
     let bias = b.reshape(bias, &[f(1), f(e)]).unwrap();
     let biased = bin(b, Binary::Add, scores, bias);
-    let ids = b.add(Op::TopK { k, limit }, &[biased]).unwrap();
+    let ids = b.add(Op::TopK { k, limit, part: None }, &[biased]).unwrap();
     let weights = b.add(Op::GatherLast, &[scores, ids]).unwrap();
     b.output("ids", ids);
     b.output("weights", weights);
@@ -284,6 +284,58 @@ fn the_best_of_long_rows() {
     }
 }
 
+/// The k best of each part, and the k best of those.
+fn by_parts(n: u64, part: u64, k: u64) -> Graph {
+    let mut b = Builder::new("by_parts");
+    let x = input(&mut b, "logits", DType::F32, &[Dim::Logits, f(n)]);
+    let ids = b.add(Op::TopK { k, limit: None, part: Some(part) }, &[x]).unwrap();
+    let scores = b.add(Op::GatherLast, &[x, ids]).unwrap();
+    let places = b.add(Op::top_k(k), &[scores]).unwrap();
+    let best = b.add(Op::GatherLast, &[ids, places]).unwrap();
+    b.output("of_parts", ids);
+    b.output("best", best);
+    b.finish()
+}
+
+/// Parts that wide loads fill, also with a last one that reaches back, and others; rows that only one part has.
+#[test]
+fn the_best_of_parts_are_the_best_of_all() {
+    for (n, part, k) in [
+        (20480, 2048, 1),
+        (19204, 2048, 1),
+        (20001, 2048, 1),
+        (3000, 256, 5),
+        (1000, 300, 3),
+        (1537, 512, 1),
+        (40, 64, 4),
+    ] {
+        let (name, graph) = (format!("parts_{n}_{part}_{k}"), by_parts(n, part, k));
+        let made = Made::new(&name, &graph, 16, 0);
+        assert!(made.schedule.describe().contains("the last workgroup of a row finishes"), "{name}");
+        let (n, part, k) = (n as usize, part as usize, k as usize);
+        let mut rows = special_rows(n, k);
+        let top = |at: &[usize]| (0..n).map(|i| if at.contains(&i) { 9.0 } else { (i % 7) as f32 }).collect();
+        rows.extend([top(&[n - 1, n - 2]), top(&[part.min(n) - 1, n / 2]), top(&[n / 2 + 1, n / 3])]);
+        for device in [&mut made.cpu(2) as &mut dyn Device, &mut emulator(&made)] {
+            let out = launch(&made, device, rows.len(), &[("logits", f32s(&rows.concat()))]);
+            let words = |at: Vec<usize>| at.into_iter().map(|i| i as u32).collect::<Vec<_>>();
+            for (i, row) in rows.iter().enumerate() {
+                let best = words(ranked(row, 0..n)[..k].to_vec());
+                assert_eq!(out["best"][i * k..(i + 1) * k], best, "{name}, row {i} on {}", device.name());
+                let firsts = (0..n).step_by(part);
+                let each = firsts.flat_map(|at| ranked(row, at..n.min(at + part))[..k].to_vec()).collect();
+                let own = n.div_ceil(part) * k;
+                assert_eq!(
+                    out["of_parts"][i * own..(i + 1) * own],
+                    words(each),
+                    "{name}, row {i} on {}",
+                    device.name()
+                );
+            }
+        }
+    }
+}
+
 /// Rows in which groups tie, hold NaNs, have one number, or have their best in one group.
 fn group_rows(e: usize, k: usize, groups: usize) -> Vec<Vec<f32>> {
     let size = e / groups;
@@ -411,7 +463,7 @@ fn impossible_counts_are_refused() {
     let limited = |e: u64, k: u64, groups: u64, kept: u64| {
         let mut b = Builder::new("refused");
         let x = input(&mut b, "x", DType::F32, &[R, f(e)]);
-        b.add(Op::TopK { k, limit: Some(GroupLimit { groups, kept }) }, &[x]).map(|_| ())
+        b.add(Op::TopK { k, limit: Some(GroupLimit { groups, kept }), part: None }, &[x]).map(|_| ())
     };
     assert_eq!(limited(12, 8, 3, 2), Ok(()));
     for (e, k, groups, kept) in [(12, 9, 3, 2), (12, 1, 5, 2), (12, 1, 0, 0), (12, 1, 3, 0), (12, 1, 3, 4)] {
@@ -419,6 +471,17 @@ fn impossible_counts_are_refused() {
         assert!(matches!(refused, Err(IrError::Type { rule: "top-k-groups", .. })), "{refused:?}");
         let text = refused.unwrap_err().to_string();
         assert!(text.contains(&format!("k {k} of {e} in {kept} of {groups} groups")), "{text}");
+    }
+    let parted = |e: u64, k: u64, part: u64, limit: Option<GroupLimit>| {
+        let mut b = Builder::new("refused");
+        let x = input(&mut b, "x", DType::F32, &[R, f(e)]);
+        b.add(Op::TopK { k, limit, part: Some(part) }, &[x]).map(|_| ())
+    };
+    let grouped = Some(GroupLimit { groups: 2, kept: 1 });
+    assert_eq!(parted(10, 2, 4, None), Ok(()));
+    for (e, k, part, limit) in [(10, 3, 4, None), (8, 5, 4, None), (8, 1, 0, None), (8, 1, 4, grouped)] {
+        let refused = parted(e, k, part, limit);
+        assert!(matches!(refused, Err(IrError::Type { rule: "top-k-parts", .. })), "{refused:?}");
     }
     assert_eq!(top_k(4, 4), Ok(()));
     for (e, k) in [(4, 0), (4, 5), (0, 1), (0, 0)] {

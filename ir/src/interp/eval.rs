@@ -349,9 +349,10 @@ impl Step<'_> {
         let x = tensor_of(&args[0])?;
         let f = f32::from_bits;
         Ok(match op {
-            Op::TopK { k, limit } => {
+            Op::TopK { k, limit, part } => {
                 let n = x.shape.last().copied().unwrap_or(1).max(1);
-                Data::I32(x.floats().chunks(n).flat_map(|row| select::choose(row, *k as usize, *limit)).collect())
+                let choose = |row| select::choose_by_parts(row, *k as usize, *limit, *part);
+                Data::I32(x.floats().chunks(n).flat_map(choose).collect())
             }
             Op::CausalConv => Data::F32(state::causal_conv(
                 x.floats(),
@@ -421,7 +422,10 @@ fn gather_op(op: &Op, args: &[Value]) -> Result<Data, IrError> {
     Ok(match op {
         Op::GatherLast => {
             let k = ids.shape.last().copied().unwrap_or(1);
-            Data::F32(moves::gather_last(x.floats(), width, ids.ints(), k))
+            match &x.data {
+                Data::F32(x) => Data::F32(moves::gather_last(x, width, ids.ints(), k)),
+                Data::I32(x) => Data::I32(moves::gather_last(x, width, ids.ints(), k)),
+            }
         }
         _ => Data::F32(moves::gather_rows(x.floats(), width, ids.ints())),
     })

@@ -36,6 +36,16 @@ pub fn choose(scores: &[f32], k: usize, limit: Option<GroupLimit>) -> Vec<i32> {
     best_of(scores, open, k)
 }
 
+/// [`choose`] of a row, or of each `part` neighbours of it; indices count from the row's start.
+pub fn choose_by_parts(scores: &[f32], k: usize, limit: Option<GroupLimit>, part: Option<u64>) -> Vec<i32> {
+    let Some(part) = part.map(|part| (part as usize).max(1)) else { return choose(scores, k, limit) };
+    let of_part = |(i, part_scores): (usize, &[f32])| {
+        let ids = top_k(part_scores, k);
+        ids.into_iter().map(move |id| (i * part) as i32 + id).collect::<Vec<_>>()
+    };
+    scores.chunks(part).enumerate().flat_map(of_part).collect()
+}
+
 /// Sum of the two highest scores, or the only one.
 fn group_score(group: &[f32]) -> f32 {
     top_k(group, 2).into_iter().map(|i| group[i as usize]).reduce(|a, b| a + b).unwrap_or(f32::NAN)

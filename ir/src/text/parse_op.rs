@@ -54,7 +54,8 @@ impl Parser<'_> {
                 } else {
                     None
                 };
-                Op::TopK { k, limit }
+                let part = if self.try_word("part")? { Some(self.number()?) } else { None };
+                Op::TopK { k, limit, part }
             }
             "delta_rule" => Op::DeltaRule { order: self.order()? },
             "project" => Op::Project(self.number32()?),

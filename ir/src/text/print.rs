@@ -106,8 +106,11 @@ pub(crate) fn write_op(f: &mut Formatter<'_>, op: &Op, bodies: &[Graph]) -> fmt:
             write!(f, "{} {}", if *transposed { " transposed" } else { "" }, order.name())
         }
         Op::MatMul { order } | Op::GroupedMatMul { order } | Op::DeltaRule { order } => write!(f, " {}", order.name()),
-        Op::TopK { k, limit: None } => write!(f, " {k}"),
-        Op::TopK { k, limit: Some(l) } => write!(f, " {k} groups {} kept {}", l.groups, l.kept),
+        Op::TopK { k, limit, part } => {
+            write!(f, " {k}")?;
+            limit.map_or(Ok(()), |l| write!(f, " groups {} kept {}", l.groups, l.kept))?;
+            part.map_or(Ok(()), |part| write!(f, " part {part}"))
+        }
         Op::Project(i) => write!(f, " {i}"),
         Op::PoolWindow { part } => write!(f, " part {part}"),
         Op::IndexScores { dot_scale, head_scale, order } => {

@@ -131,7 +131,8 @@ fn op(t: &mut Tape, bodies: usize, shape: &[Dim]) -> Op {
         20 => {
             let limit =
                 (t.below(2) == 0).then(|| GroupLimit { groups: t.pick(&[1, 2, 4]), kept: 1 + t.below(2) as u64 });
-            Op::TopK { k: 1 + t.below(4) as u64, limit }
+            let part = (t.below(4) == 0).then(|| 1 + t.below(40) as u64);
+            Op::TopK { k: 1 + t.below(4) as u64, limit, part }
         }
         21 => t.pick(&[Op::GatherLast, Op::EmbedRows, Op::GatherRows]),
         22 => Op::IndexSelect { budget: 1 + t.below(9) as u64, pool: 4, tail: t.below(2) == 0 },

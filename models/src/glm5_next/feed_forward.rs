@@ -92,7 +92,7 @@ pub fn route(m: &mut Maths, c: &MoeConfig, x: ValueId) -> Result<Route, IrError>
     let bias = m.f32_weight("router_bias", &[c.experts]);
     let bias = m.along_last(bias, 2)?;
     let biased = m.add(scores, bias)?;
-    let ids = m.b.add(Op::TopK { k: c.chosen, limit: c.limit }, &[biased])?;
+    let ids = m.b.add(Op::TopK { k: c.chosen, limit: c.limit, part: None }, &[biased])?;
     let chosen = m.b.add(Op::GatherLast, &[scores, ids])?;
     let sum = m.sum_last(chosen)?;
     let sum = m.plus(sum, ROUTER_EPS)?;

@@ -233,7 +233,7 @@ fn end(m: &mut Maths, c: &Config) -> Result<(), IrError> {
     let hidden = m.rms_norm(mean, norm, c.hc.norm_eps)?;
     let head = m.bf16_weight("lm_head", &[c.vocab, c.hc.width]);
     let logits = m.matmul(hidden, head)?;
-    let best = m.b.add(Op::top_k(1), &[logits])?;
+    let best = m.best(logits, c.vocab)?;
     let best = m.b.reshape(best, &[Dim::Logits])?;
     m.b.output("final_hidden", hidden);
     m.b.output("logits", logits);

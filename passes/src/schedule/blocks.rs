@@ -21,7 +21,7 @@ use super::{
 /// Counters of arrivals that a session has: rows that can finish apart.
 pub const FINISH_COUNTERS: u32 = 16;
 /// Waves of a workgroup that may have to finish a row.
-const FINISH_WAVES: u32 = ROW_WAVES;
+pub(super) const FINISH_WAVES: u32 = ROW_WAVES;
 /// Elements of a block: one for each lane of a wave.
 pub const BLOCK: u64 = 32;
 /// Bytes of workgroup memory for the elements that a workgroup's waves hand one another.
@@ -221,11 +221,17 @@ pub fn schedule(g: &Graph, bucket: &Bucket) -> Result<Schedule, Obstacle> {
 }
 
 fn finish(g: &Graph, parted: &Parted, bucket: &Bucket) -> Result<Finish, Obstacle> {
+    check_counters(bucket)?;
+    finish::plan(g, &parted.parts(), FINISH_WAVES, bucket)
+}
+
+/// Each row that finishes apart has a counter.
+pub(super) fn check_counters(bucket: &Bucket) -> Result<(), Obstacle> {
     if bucket.rows_max > FINISH_COUNTERS {
         let found = format!("{} rows finish apart, each with a counter of {FINISH_COUNTERS}", bucket.rows_max);
         return Err(Obstacle::new("finish-counters", found));
     }
-    finish::plan(g, &parted.parts(), FINISH_WAVES, bucket)
+    Ok(())
 }
 
 /// Values that the finish stage of a kernel over blocks would be handed and that have no buffer yet.

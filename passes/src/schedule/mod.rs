@@ -10,6 +10,8 @@
 //!   chose them.
 //! - **blocks**: one workgroup a block of a row's last axis; pointwise, and sums over each block; what needs all blocks of a
 //!   row, in the last workgroup of the row to arrive.
+//! - **parts**: one workgroup for each part of a row of which a top-k takes the best; what chooses among the parts, in the
+//!   last workgroup of the row to arrive.
 //! - **delta**: one workgroup a sequence and head; rows in order, state in registers.
 //! - **attend**, **scores**, **select**: attention over selected rows, pool scores, pool selection.
 //! - **beside**: several of these that share no computed value, each on workgroups of its own.
@@ -20,6 +22,7 @@ mod blocks;
 mod delta;
 mod finish;
 pub mod fit;
+mod parts;
 mod products;
 mod row;
 mod skinny;
@@ -35,6 +38,7 @@ pub use beside::Section;
 pub use blocks::{BLOCK, BlockSum, Blocks, FINISH_COUNTERS, block_sum};
 pub use finish::{Finish, NEEDS_OUTPUT};
 pub use fit::Fit;
+pub use parts::Parts;
 pub use products::{JOINED_TREE, LaneWork, Products, ROWS_A_PASS, lane_work};
 pub use skinny::{Label, Segment, Skinny, YAxis};
 pub use split_k::{SPLIT_K_MAX, Slot, Split, spread_over};
@@ -70,6 +74,7 @@ pub enum Form {
     Skinny(Skinny),
     Tiles(Tiles),
     Blocks(Blocks),
+    Parts(Parts),
     /// `parts`: sets of waves that share a head's keys.
     /// `one_row`: steps have one row, so that the kernel has no loop over rows; its code is for no other bucket.
     Delta {
@@ -184,6 +189,8 @@ pub fn schedule(kernel: &Graph, bucket: &Bucket) -> Result<Schedule, Obstacle> {
 pub fn exchanged_without_output(kernel: &Graph) -> Result<Vec<ValueId>, Obstacle> {
     if kernel.ids().any(|id| skinny::is_contraction(&kernel.node(id).op)) {
         skinny::exchanged_without_output(kernel)
+    } else if let Some(choice) = parts::choice(kernel) {
+        parts::exchanged_without_output(kernel, choice)
     } else {
         blocks::exchanged_without_output(kernel)
     }
@@ -194,6 +201,9 @@ fn schedule_one(kernel: &Graph, bucket: &Bucket) -> Result<Schedule, Obstacle> {
     let anchors: Vec<ValueId> = kernel.ids().filter(|id| special(&kernel.node(*id).op)).collect();
     let skinny = kernel.ids().any(|id| skinny::is_contraction(&kernel.node(id).op));
     check_common(kernel)?;
+    if let (Some(choice), false) = (parts::choice(kernel), skinny || !anchors.is_empty()) {
+        return parts::schedule(kernel, choice, bucket);
+    }
     match anchors.as_slice() {
         [] if skinny => tiles::schedule(kernel, bucket).or_else(|_| skinny::schedule(kernel, bucket)),
         [] => match blocks::schedule(kernel, bucket) {
@@ -243,6 +253,7 @@ impl Schedule {
             Form::Skinny(s) => s.describe(),
             Form::Tiles(t) => t.describe(),
             Form::Blocks(f) => f.describe(),
+            Form::Parts(f) => f.describe(),
             Form::Delta { heads, keys, values, parts, one_row, .. } => {
                 let row = if *one_row { ", one row" } else { "" };
                 format!("delta rule, {heads} heads of {keys}x{values}, keys in {parts} parts{row}")
@@ -277,13 +288,14 @@ impl Schedule {
         match &self.form {
             Form::Skinny(s) => s.finish.as_deref(),
             Form::Blocks(f) => f.finish.as_deref(),
+            Form::Parts(f) => f.finish.as_deref(),
             _ => None,
         }
     }
 
     /// Rows that one workgroup finishes, one after the other: over blocks each row has a last workgroup of its own.
     pub fn rows_to_finish(&self, bucket: &Bucket) -> u64 {
-        if matches!(self.form, Form::Blocks(_)) { 1 } else { u64::from(bucket.rows_max) }
+        if matches!(self.form, Form::Blocks(_) | Form::Parts(_)) { 1 } else { u64::from(bucket.rows_max) }
     }
 
     /// Workgroups of a launch in this bucket.
@@ -301,6 +313,7 @@ impl Schedule {
             Form::Skinny(s) => s.grid(self.waves),
             Form::Tiles(t) => t.grid(),
             Form::Blocks(f) => [count(f.blocks), over(f.rows), one],
+            Form::Parts(f) => [count(f.parts), over(f.rows), one],
             Form::Delta { heads, .. } => [count(*heads), over(Dim::Seqs), one],
             Form::Attend { heads, at_once, .. } => [count(heads.div_ceil(*at_once)), over(Dim::Rows), one],
             Form::Scores { .. } => {
@@ -327,7 +340,7 @@ impl Schedule {
     pub fn rereads(&self, bucket: &Bucket) -> u64 {
         match &self.form {
             // Sections are counted one by one.
-            Form::Row { .. } | Form::Blocks(_) | Form::Select { .. } | Form::Beside(_) => 1,
+            Form::Row { .. } | Form::Blocks(_) | Form::Parts(_) | Form::Select { .. } | Form::Beside(_) => 1,
             Form::Skinny(_) | Form::Scores { .. } => {
                 let [x, y, _] = self.grid();
                 x.value(bucket) * if matches!(self.form, Form::Skinny(_)) { y.value(bucket) } else { 1 }

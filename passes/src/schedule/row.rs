@@ -31,7 +31,7 @@ pub fn schedule(g: &Graph, bucket: &Bucket) -> Result<Schedule, Obstacle> {
 
 /// True for the choice of the best of a long row.
 fn streams(g: &Graph, id: ValueId, bucket: &Bucket) -> bool {
-    let Op::TopK { k: 1, limit: None } = g.node(id).op else { return false };
+    let Op::TopK { k: 1, limit: None, .. } = g.node(id).op else { return false };
     row_elements(g.ty(g.node(id).args[0]), bucket) >= LONG_ROW
 }
 
@@ -76,7 +76,10 @@ pub fn check_state_races(g: &Graph) -> Result<(), Obstacle> {
 pub fn wanted(g: &Graph, nodes: &BTreeSet<ValueId>, bucket: &Bucket) -> Result<BTreeSet<ValueId>, Obstacle> {
     let mut wanted = BTreeSet::new();
     for &id in nodes {
-        let Op::TopK { k, limit } = g.node(id).op else { continue };
+        let Op::TopK { k, limit, part } = g.node(id).op else { continue };
+        if part.is_some() {
+            return Err(Obstacle::new("top-k-parts", format!("%{} has workgroups for its parts", id.0)));
+        }
         let scores = g.node(id).args[0];
         if g.ty(scores).tensor().is_none_or(|t| t.rank() != 2) {
             return Err(Obstacle::new("top-k-rank", "top-k in a row kernel takes [R, E]"));

@@ -381,8 +381,9 @@ impl<'w> Step<'_, '_, 'w> {
         let width = scores.shape.last().copied().unwrap_or(1);
         let batch = self.given.batch;
         let own = match op {
-            Op::TopK { k, limit } => {
-                values.chunks(width.max(1)).flat_map(|s| select::choose(s, *k as usize, *limit)).collect()
+            Op::TopK { k, limit, part } => {
+                let choose = |s| select::choose_by_parts(s, *k as usize, *limit, *part);
+                values.chunks(width.max(1)).flat_map(choose).collect()
             }
             Op::IndexSelect { budget, pool, tail } => {
                 let b = Budget { budget: *budget as usize, pool: *pool as usize, tail: *tail };
@@ -409,6 +410,14 @@ impl<'w> Step<'_, '_, 'w> {
 }
 
 fn wrong_row(op: &Op, scores: &[Bounded], chosen: &[i32], batch: &Batch, r: usize) -> Option<i32> {
+    if let Op::TopK { k, part: Some(part), .. } = op {
+        let (k, part) = ((*k as usize).max(1), (*part as usize).max(1));
+        let mut parts = (0..).step_by(part).zip(scores.chunks(part).zip(chosen.chunks(k)));
+        return parts.find_map(|(first, (scores, chosen))| {
+            let own: Vec<i32> = chosen.iter().map(|c| c.wrapping_sub(first)).collect();
+            wrong_row(&Op::top_k(k as u64), scores, &own, batch, r).map(|c| c.wrapping_add(first))
+        });
+    }
     let Op::IndexSelect { budget, pool, tail } = op else {
         // Each place may hold what its neighbour could: falling order up to the bounds.
         let unordered = chosen.windows(2).find(|c| {
@@ -450,6 +459,10 @@ fn gather(op: &Op, args: &[Value]) -> Result<BoundedData, IrError> {
     let ids = tensor_of(&args[1])?;
     let x = tensor_of(&args[0])?;
     let width = x.shape[1..].iter().product::<usize>();
+    if let (Op::GatherLast, BoundedData::Int(x)) = (op, &x.data) {
+        let k = ids.shape.last().copied().unwrap_or(1);
+        return Ok(BoundedData::Int(moves::gather_last(x, width, ids.ints(), k)));
+    }
     Ok(BoundedData::Float(match op {
         Op::GatherLast => moves::gather_last(x.floats(), width, ids.ints(), ids.shape.last().copied().unwrap_or(1)),
         _ => moves::gather_rows(x.floats(), width, ids.ints()),
