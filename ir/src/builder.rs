@@ -38,6 +38,17 @@ impl Builder {
         Ok(self.push(op, args, ty))
     }
 
+    /// `(q [R, h, r], state token, ids i32 [R, n]) -> f32 [R, h, r]`: attention over the selected rows, by splits.
+    ///
+    /// # Errors
+    /// As [`Builder::add`].
+    #[track_caller]
+    pub fn attend(&mut self, scale: f32, [q, state, ids]: [ValueId; 3]) -> Result<ValueId, IrError> {
+        let splits = Op::AttendSplits { scale: scale.to_bits(), order: Order::Lanes };
+        let splits = self.add(splits, &[q, state, ids])?;
+        self.add(Op::AttendCombine, &[splits])
+    }
+
     #[track_caller]
     fn push(&mut self, op: Op, args: &[ValueId], ty: Type) -> ValueId {
         let key = (op, args.to_vec());

@@ -5,7 +5,7 @@ mod rule;
 use crate::error::IrError;
 use crate::graph::Graph;
 use crate::op::{GroupLimit, Op, ReduceKind};
-use crate::order::{Order, SEQUENTIAL_MAX};
+use crate::order::{Order, SEQUENTIAL_MAX, SPLIT_ROWS};
 use crate::types::{DType, Dim, Format, StateKind, TensorType, Type};
 
 use rule::Rule;
@@ -42,7 +42,9 @@ pub fn infer(op: &Op, args: &[&Type], bodies: &[Graph]) -> Result<Type, IrError>
         Op::CausalConv | Op::ConvUpdate | Op::DeltaRule { .. } => recurrent(&rule)?,
         Op::Project(i) => project(&rule, *i)?,
         Op::TokenWrite | Op::PoolWindow { .. } | Op::TailUpdate | Op::PoolWrite => token_state(&rule)?,
-        Op::IndexScores { .. } | Op::IndexSelect { .. } | Op::Attend { .. } => selection(&rule)?,
+        Op::IndexScores { .. } | Op::IndexSelect { .. } | Op::AttendSplits { .. } | Op::AttendCombine => {
+            selection(&rule)?
+        }
     };
     check_size(&rule, &ty)?;
     Ok(ty)
@@ -508,8 +510,16 @@ fn selection(r: &Rule) -> Result<Type, IrError> {
                 _ => Err(r.refuse("index-budget", format!("{budget} x {pool}"), "1 <= budget * pool <= 2^24")),
             }
         }
+        Op::AttendCombine => {
+            r.count(1)?;
+            let x = rows_of(r, r.f32(0)?, 4)?;
+            match r.fixed(x[3], "width")? {
+                0..=2 => Err(r.refuse("attend-width", x[3].to_string(), "values, their maximum and their sum")),
+                width => Ok(tensor(DType::F32, vec![x[0], x[1], Dim::Fixed(width - 2)])),
+            }
+        }
         _ => {
-            let Op::Attend { order, .. } = r.op else { return Err(r.refuse("attend", "another op", "internal")) };
+            let Op::AttendSplits { order, .. } = r.op else { return Err(r.refuse("attend", "another op", "internal")) };
             r.count(3)?;
             let (q, ids) = (rows_of(r, r.float(0)?, 3)?, r.i32(2)?);
             let StateKind::Token { width } = r.state(1)?.kind else {
@@ -520,8 +530,10 @@ fn selection(r: &Rule) -> Result<Type, IrError> {
             r.same(ids[0], q[0], "rows")?;
             r.same(q[2], Dim::Fixed(width), "width")?;
             r.order(*order, width, "lanes", *order == Order::Lanes)?;
-            r.order(Order::Splits, r.fixed(ids[1], "selected rows")?, "splits", true)?;
-            Ok(tensor(DType::F32, q.to_vec()))
+            let selected = r.fixed(ids[1], "selected rows")?;
+            r.order(Order::Splits, selected, "splits", true)?;
+            let splits = Dim::Fixed(selected.div_ceil(SPLIT_ROWS));
+            Ok(tensor(DType::F32, vec![q[0], q[1], splits, Dim::Fixed(width.saturating_add(2))]))
         }
     }
 }

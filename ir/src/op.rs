@@ -208,13 +208,17 @@ pub enum Op {
         pool: u64,
         tail: bool,
     },
-    /// `(q [R, h, r], state token, ids i32 [R, n]) -> f32 [R, h, r]`: softmax over the selected rows of
-    /// scale * (q_h . row), then the weighted sum of the rows. `scale` is f32 bits; `order` is that of the dot products;
-    /// the softmax sum is in `Lanes`, values in `Splits`.
-    Attend {
+    /// `(q [R, h, r], state token, ids i32 [R, n]) -> f32 [R, h, n / 128, r + 2]`, rounded up: attention within each split of
+    /// 128 places (order `Splits`). With s the scores scale * (q_h . row) and m their maximum: the r sums of exp(s - m) * row,
+    /// then m and the sum of exp(s - m). Places of -1 are absent; a split without any other has sums of 0 and m of -inf.
+    /// `scale` is f32 bits; `order` is that of the dot products.
+    AttendSplits {
         scale: u32,
         order: Order,
     },
+    /// `(splits f32 [R, h, S, r + 2]) -> f32 [R, h, r]`: attention over what [`Op::AttendSplits`] gives: with m the greatest
+    /// maximum and w = exp(m_s - m), the sums of w * values over those of w * sum; 0 where no place is selected.
+    AttendCombine,
 }
 
 impl Op {
@@ -257,7 +261,8 @@ impl Op {
             Op::PoolWrite => "pool_write",
             Op::IndexScores { .. } => "index_scores",
             Op::IndexSelect { .. } => "index_select",
-            Op::Attend { .. } => "attend",
+            Op::AttendSplits { .. } => "attend_splits",
+            Op::AttendCombine => "attend_combine",
         }
     }
 }

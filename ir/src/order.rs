@@ -12,12 +12,15 @@ pub const RUN_CHAINS: u64 = 8;
 pub const RUN_LANES: u64 = 32;
 /// Longest sum that [`Order::Sequential`] serves (a small axis lives in registers).
 pub const SEQUENTIAL_MAX: u64 = 32;
-/// Selected rows in one attention split.
-pub const SPLIT_ROWS: u64 = 64;
-/// Waves over which attention splits are dealt.
-pub const SPLIT_WAVES: u64 = 8;
-/// Chains inside one attention split.
+/// Selected places of one attention split: with 2,048 of them and eight heads a workgroup, 64 heads are 128 workgroups, two
+/// for each of 64 compute units and one for nearly each of 132 multiprocessors.
+pub const SPLIT_ROWS: u64 = 128;
+/// Chains of values inside one attention split.
 pub const SPLIT_CHAINS: u64 = 8;
+/// Chains over attention splits.
+pub const SPLITS_CHAINS: u64 = 2;
+/// Order of the sum of a split's probabilities: one chain a lane.
+pub const SPLIT_SUM: Order = Order::Strided(32);
 
 /// The order in which a sum over n elements is formed. Every chain starts at +0 and takes its elements in ascending
 /// order: by addition for `sum`, by fma for products.
@@ -37,8 +40,10 @@ pub enum Order {
     /// `chains` (a power of two) chains, element i in chain i mod `chains`; chain c and c + half are added, half =
     /// chains/2, chains/4, ..., 1.
     Strided(u32),
-    /// Attention values: splits of 64 rows; in a split 8 chains (row mod 8) combined as in `Strided(8)`; split j belongs
-    /// to wave j mod 8, which adds its splits in ascending order from +0; waves w and w + half are added, half = 4, 2, 1.
+    /// Attention over splits of 128 selected places, each with a maximum of its own: values are 8 chains (place mod 8) in
+    /// a split, combined as in `Strided(8)`, and +0 last, and probabilities 32 chains as in `Strided(32)`; both combine over the splits
+    /// as in `Strided(2)`. Whoever forms a split, and however many others it forms, the bits are the same. As a plain sum:
+    /// splits by 8 chains, added to chain (split mod 2), which are added.
     Splits,
 }
 
@@ -65,7 +70,7 @@ impl Order {
             Order::Lanes => n.div_ceil(LANE_CHAINS) + 8,
             Order::Runs => RUN / RUN_CHAINS + 3 + n.div_ceil(RUN * RUN_LANES) + 5,
             Order::Strided(c) => n.div_ceil(u64::from(c.max(1))) + u64::from(c.max(1).ilog2()),
-            Order::Splits => SPLIT_ROWS / SPLIT_CHAINS + 3 + n.div_ceil(SPLIT_ROWS).div_ceil(SPLIT_WAVES) + 3,
+            Order::Splits => SPLIT_ROWS / SPLIT_CHAINS + 3 + n.div_ceil(SPLIT_ROWS).div_ceil(SPLITS_CHAINS) + 1,
         }
     }
 

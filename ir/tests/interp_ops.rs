@@ -381,9 +381,37 @@ fn delta_rule_is_the_recurrence() {
     }
 }
 
+/// Splits and their combination anew, from the documentation of the ops: values of one head, given scores and rows.
+fn naive_attention(scores: &[Option<f32>], row: &dyn Fn(usize) -> Vec<f32>, width: usize) -> Vec<f32> {
+    let exp = |x: f32| math::exp(&mut Scalar, x);
+    let highest = |s: &mut dyn Iterator<Item = f32>| s.fold(f32::NEG_INFINITY, maximum);
+    let base = |m: f32| if m == f32::NEG_INFINITY { 0.0 } else { m };
+    let mut splits = vec![];
+    for first in (0..scores.len()).step_by(128) {
+        let n = (scores.len() - first).min(128);
+        let scores = &scores[first..first + n];
+        let m = highest(&mut scores.iter().flatten().copied());
+        let p: Vec<f32> = scores.iter().map(|s| s.map_or(0.0, |s| exp(s - base(m)))).collect();
+        let l = naive(Order::Strided(32), n, &|acc, j| acc + p[j]);
+        let value = |c: usize| {
+            let take = |acc: f32, j: usize| match scores[j] {
+                None => acc + 0.0,
+                Some(_) => p[j].mul_add(row(first + j)[c], acc),
+            };
+            naive(Order::Strided(8), n, &take) + 0.0
+        };
+        splits.push(((0..width).map(value).collect::<Vec<f32>>(), m, l));
+    }
+    let m = highest(&mut splits.iter().map(|s| s.1));
+    let w: Vec<f32> = splits.iter().map(|s| exp(s.1 - base(m))).collect();
+    let l = naive(Order::Strided(2), splits.len(), &|acc, i| w[i].mul_add(splits[i].2, acc));
+    let total = |c: usize| naive(Order::Strided(2), splits.len(), &|acc, i| w[i].mul_add(splits[i].0[c], acc));
+    (0..width).map(|c| if l == 0.0 { 0.0 } else { total(c) / l }).collect()
+}
+
 #[test]
 fn attention_has_the_declared_bits_and_value() {
-    for (count, width) in [(5usize, 16usize), (200, 300), (700, 8)] {
+    for (count, width) in [(5usize, 16usize), (200, 300), (700, 8), (256, 24)] {
         let (heads, t) = (2usize, count);
         let mut n = Net::new(14);
         let q = n.normal("q", DType::Bf16, &[R, F(heads as u64), F(width as u64)], 1);
@@ -392,12 +420,13 @@ fn attention_has_the_declared_bits_and_value() {
         for (i, row) in cache.floats().chunks(width).enumerate() {
             n.states.get_mut("s").unwrap().set_row(Some(0), i, row);
         }
-        // Every third place is absent; one id lies beyond what exists and reads 0.
-        let mut ids: Vec<i32> = (0..count as i32).map(|i| if i % 3 == 2 { -1 } else { i }).collect();
+        // Every third place is absent, and a whole split; one id lies beyond what exists and reads 0.
+        let there = |i: i32| i % 3 != 2 && !(128..256).contains(&i);
+        let mut ids: Vec<i32> = (0..count as i32).map(|i| if there(i) { i } else { -1 }).collect();
         ids[1] = t as i32 + 5;
         let qs = n.inputs["q"].floats().to_vec();
         let i = n.input("ids", &[R, F(count as u64)], Tensor::i32(&[1, count], ids.clone()));
-        let y = n.op(Op::Attend { scale: 0.25f32.to_bits(), order: Order::Lanes }, &[q, s, i]);
+        let y = n.attend(0.25, [q, s, i]);
         let got = n.eval(y, &Batch::new(&[(0, t - 1, 1)], 0));
         let zero = vec![0.0; width];
         let row = |id: i32| if (id as usize) < t { &cache.floats()[id as usize * width..][..width] } else { &zero };
@@ -405,35 +434,61 @@ fn attention_has_the_declared_bits_and_value() {
             let q = &qs[h * width..(h + 1) * width];
             let score = |id: &i32| (*id >= 0).then(|| 0.25 * naive_dot(Order::Lanes, q, row(*id)));
             let scores: Vec<Option<f32>> = ids.iter().map(score).collect();
+            let want = naive_attention(&scores, &|j| row(ids[j]).to_vec(), width);
+            let got = &got.floats()[h * width..(h + 1) * width];
+            assert_same(got, &want, &format!("{count} x {width}"));
             let m = scores.iter().flatten().fold(f32::NEG_INFINITY, |a, b| maximum(a, *b));
-            let p: Vec<f32> = scores.iter().map(|s| s.map_or(0.0, |s| math::exp(&mut Scalar, s - m))).collect();
-            let l = naive(Order::Lanes, count, &|acc, j| acc + p[j]);
-            let mut exact = Vec::new();
-            for c in 0..width {
-                let take = |acc: f32, j: usize| match ids[j] {
-                    -1 => acc + 0.0,
-                    id => p[j].mul_add(row(id)[c], acc),
-                };
-                let want = naive(Order::Splits, count, &take) / l;
-                assert_eq!(got.floats()[h * width + c].to_bits(), want.to_bits(), "{count} x {width}");
-                let wide = |j: usize| scores[j].map_or(0.0, |s| f64::from(s - m).exp());
-                let top: f64 =
-                    (0..count).map(|j| if ids[j] < 0 { 0.0 } else { wide(j) * f64::from(row(ids[j])[c]) }).sum();
-                exact.push(top / (0..count).map(wide).sum::<f64>());
-            }
-            assert_close(&got.floats()[h * width..(h + 1) * width], &exact, 2e-6, "attend");
+            let wide = |j: usize| scores[j].map_or(0.0, |s| (f64::from(s) - f64::from(m)).exp());
+            let value = |c: usize| {
+                let term = |j: usize| if ids[j] < 0 { 0.0 } else { wide(j) * f64::from(row(ids[j])[c]) };
+                (0..count).map(term).sum::<f64>() / (0..count).map(wide).sum::<f64>()
+            };
+            assert_close(got, &(0..width).map(value).collect::<Vec<f64>>(), 2e-6, "attend");
         }
     }
 }
 
 #[test]
 fn a_row_without_ids_gives_zero() {
-    let mut n = Net::new(15);
-    let q = n.normal("q", DType::F32, &[R, F(1), F(4)], 1);
-    let s = n.state("s", StateKind::Token { width: 4 }, DType::F32, 1);
-    let i = n.input("ids", &[R, F(3)], Tensor::i32(&[1, 3], vec![-1; 3]));
-    let y = n.op(Op::Attend { scale: 1f32.to_bits(), order: Order::Lanes }, &[q, s, i]);
-    assert_same(n.eval(y, &rows(1)).floats(), &[0.0; 4], "attend");
+    for count in [3, 300] {
+        let mut n = Net::new(15);
+        let q = n.normal("q", DType::F32, &[R, F(1), F(4)], 1);
+        let s = n.state("s", StateKind::Token { width: 4 }, DType::F32, 1);
+        let i = n.input("ids", &[R, F(count)], Tensor::i32(&[1, count as usize], vec![-1; count as usize]));
+        let y = n.attend(1.0, [q, s, i]);
+        assert_same(n.eval(y, &rows(1)).floats(), &[0.0; 4], "attend");
+    }
+}
+
+/// Scores of one column, over two splits: -inf weighs nothing, +inf and NaN leave no number.
+#[test]
+fn attention_over_scores_that_are_no_numbers() {
+    let (inf, nan) = (f32::INFINITY, f32::NAN);
+    // By split, the scores of its first places; the query is [1, 0], and the second column is what is attended to.
+    let cases: [(&[f32], &[f32], f32); 6] = [
+        (&[-inf, 0.0], &[], 3.0),
+        (&[-inf], &[0.0, 0.0], 2.5),
+        (&[-inf, -inf], &[-inf], 0.0),
+        (&[0.0, nan], &[0.0], nan),
+        (&[-inf], &[nan], nan),
+        (&[0.0], &[inf], nan),
+    ];
+    for (first, second, want) in cases {
+        let mut n = Net::new(16);
+        let q = n.input("q", &[R, F(1), F(2)], Tensor::float(DType::F32, &[1, 1, 2], vec![1.0, 0.0]));
+        let s = n.state("s", StateKind::Token { width: 2 }, DType::F32, 1);
+        let mut ids = vec![-1; 130.max(128 + second.len())];
+        for (at, scores) in [(0, first), (128, second)] {
+            for (i, score) in scores.iter().enumerate() {
+                ids[at + i] = (at + i) as i32;
+                n.states.get_mut("s").unwrap().set_row(Some(0), at + i, &[*score, 2.0 + i as f32]);
+            }
+        }
+        let i = n.input("ids", &[R, F(ids.len() as u64)], Tensor::i32(&[1, ids.len()], ids.clone()));
+        let y = n.attend(1.0, [q, s, i]);
+        let got = n.eval(y, &Batch::new(&[(0, 200, 1)], 0)).floats()[1];
+        assert!(got == want || got.is_nan() && want.is_nan(), "{first:?} {second:?}: {got}, not {want}");
+    }
 }
 
 #[test]

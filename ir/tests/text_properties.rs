@@ -128,7 +128,7 @@ fn random_graphs_hold_every_op() {
     let ops = "input weight state const neg abs exp log log1p sqrt rsqrt sigmoid add sub mul div min max cast reshape \
                broadcast slice concat sum reduce_max repeat matmul batch_matmul grouped_matmul top_k gather_last embed_rows \
                gather_rows causal_conv conv_update delta_rule project token_write pool_window tail_update pool_write \
-               index_scores index_select attend";
+               index_scores index_select attend_splits attend_combine";
     let missing: Vec<&str> = ops.split_whitespace().filter(|op| !seen.contains(op)).collect();
     assert!(missing.is_empty(), "{missing:?}");
 }

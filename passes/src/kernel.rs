@@ -151,7 +151,7 @@ fn class_of_op(op: &Op) -> KernelClass {
         Op::MatMul { .. } | Op::BatchMatMul { .. } => KernelClass::SkinnyMatmul,
         Op::GroupedMatMul { .. } => KernelClass::GroupedMatmul,
         Op::IndexScores { .. } | Op::IndexSelect { .. } => KernelClass::Indexer,
-        Op::Attend { .. } => KernelClass::Attention,
+        Op::AttendSplits { .. } | Op::AttendCombine => KernelClass::Attention,
         Op::DeltaRule { .. } => KernelClass::DeltaRule,
         _ => KernelClass::Other,
     }

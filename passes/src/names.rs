@@ -57,13 +57,17 @@ pub fn cut(s: &str, max: usize) -> String {
 /// Roles of the heavy ops; else names of results; else the last op and its number.
 fn roles(kernel: &Graph, ops: &BTreeSet<ValueId>) -> String {
     let mut parts: Vec<String> = Vec::new();
+    let has = |op: &Op| kernel.nodes.iter().any(|n| n.op == *op);
     for node in &kernel.nodes {
         match &node.op {
             Op::MatMul { .. } | Op::BatchMatMul { .. } => add(&mut parts, weight_role(kernel, node.args[1])),
             Op::GroupedMatMul { .. } => add(&mut parts, weight_role(kernel, node.args[3])),
             Op::EmbedRows => add(&mut parts, weight_role(kernel, node.args[0])),
-            Op::DeltaRule { .. }
-            | Op::Attend { .. }
+            Op::AttendSplits { .. } if has(&Op::AttendCombine) => add(&mut parts, "attend".to_owned()),
+            Op::AttendCombine if parts.iter().any(|p| p == "attend") => {}
+            Op::AttendSplits { .. }
+            | Op::AttendCombine
+            | Op::DeltaRule { .. }
             | Op::IndexScores { .. }
             | Op::IndexSelect { .. }
             | Op::TopK { .. } => {

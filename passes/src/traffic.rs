@@ -10,9 +10,12 @@ use unglue_ir::types::{Dim, Format, StateKind, TensorType, Type};
 
 use crate::cost::CostTable;
 use crate::schedule::{
-    Bucket, Finish, Form, JOINED_TREE, LaneWork, Products, Schedule, Tiles, block_sum, is_leaf, is_view, lane_work,
-    spread_over,
+    Bucket, Finish, Form, JOINED_TREE, LaneWork, Products, SPLITS_AT_ONCE, Schedule, Tiles, block_sum, is_leaf,
+    is_view, lane_work, spread_over,
 };
+
+/// Bytes that a workgroup is taken to have in flight ([`CostTable::stream`]).
+const STREAM_IN_FLIGHT: u64 = 16 * 1024;
 
 /// Lane operations that make a bf16 of an int4 level: shifts, a conversion, and half of what packs two.
 const UNPACK: u64 = 4;
@@ -161,7 +164,7 @@ pub fn traffic(g: &Graph, schedule: &Schedule, bucket: &Bucket) -> Traffic {
                 let bytes = state_bytes(g, node, bucket);
                 t.state_bytes += bytes;
                 // The heads of a row attend to the same latent rows; those of one workgroup share the loads.
-                if let (Form::Attend { .. }, Op::Attend { .. }) = (&schedule.form, &node.op) {
+                if let (Form::Attend(_), Op::AttendSplits { .. }) = (&schedule.form, &node.op) {
                     t.restream_bytes += bytes.saturating_mul(rereads - 1);
                 }
             }
@@ -313,7 +316,7 @@ fn state_bytes(g: &Graph, node: &Node, bucket: &Bucket) -> u64 {
     let units = match (&node.op, &state.kind) {
         (Op::DeltaRule { .. }, StateKind::Slot { shape }) => 2 * seqs * shape.iter().product::<u64>(),
         (_, StateKind::Slot { shape }) => seqs * shape.iter().product::<u64>(),
-        (Op::Attend { .. }, StateKind::Token { width }) => {
+        (Op::AttendSplits { .. }, StateKind::Token { width }) => {
             let selected = node.args.get(2).map_or(1, |ids| elements_of(g.ty(*ids), bucket));
             selected.saturating_mul(*width)
         }
@@ -350,6 +353,14 @@ fn count_work(g: &Graph, schedule: &Schedule, bucket: &Bucket, t: &mut Traffic) 
         let finished = Bucket { rows_max: rows as u32, ..*bucket };
         count_finish(g, finish, &finished, t);
         t.flops += t.finish_ops.saturating_mul(u64::from(bucket.rows_max)) / rows.max(1);
+        if let Form::Attend(a) = &schedule.form {
+            // Groups of heads finish apart. All loads of two columns a lane are in flight before the first is used: more at
+            // once than what a workgroup is taken to pull counts as fewer bytes.
+            let bytes = (t.copied_bytes + t.loaded_bytes).div_ceil(a.groups());
+            let in_flight = u64::from(a.waves()) * 32 * 4 * 2 * a.count.min(SPLITS_AT_ONCE);
+            t.copied_bytes = bytes.saturating_mul(STREAM_IN_FLIGHT) / in_flight.max(STREAM_IN_FLIGHT);
+            (t.loaded_bytes, t.finish_ops) = (0, t.finish_ops.div_ceil(a.groups()));
+        }
     }
     for id in g.ids().filter(|id| !late.contains(id)) {
         let node = g.node(id);
@@ -421,7 +432,10 @@ fn heavy_flops(g: &Graph, node: &Node, bucket: &Bucket) -> u64 {
     match &node.op {
         Op::MatMul { .. } | Op::BatchMatMul { .. } | Op::GroupedMatMul { .. } => 2 * out * k,
         Op::DeltaRule { .. } => 7 * out * k,
-        Op::Attend { .. } => 4 * out * last_axis(g, node, 2, bucket),
+        Op::AttendSplits { .. } => {
+            let q = node.args.first().map_or(1, |a| elements_of(g.ty(*a), bucket));
+            4 * q * last_axis(g, node, 2, bucket)
+        }
         Op::IndexScores { .. } => {
             let q = node.args.first().map_or(1, |a| elements_of(g.ty(*a), bucket));
             2 * q * bucket.pools
@@ -445,6 +459,7 @@ fn lane_ops(g: &Graph, node: &Node, bucket: &Bucket) -> u64 {
             let round: u64 = inner.nodes.iter().map(|n| lane_ops(inner, n, bucket)).sum();
             round.saturating_mul(u64::from(*count))
         }
+        Op::AttendCombine => input + 12 * out,
         Op::TopK { k, limit, .. } => input.saturating_mul(*k + if limit.is_some() { 3 } else { 0 }),
         Op::CausalConv => out * 4,
         Op::IndexSelect { .. } => input.saturating_mul(40),
@@ -545,7 +560,12 @@ fn latency(g: &Graph, node: &Node, bucket: &Bucket, t: &CostTable) -> u64 {
         Op::DeltaRule { .. } => t.round_trip.value + rows * t.row_update.value,
         Op::IndexScores { .. } => t.round_trip.value + t.ramp.value,
         Op::IndexSelect { .. } => 8 * t.finish.value,
-        Op::Attend { .. } => 2 * t.round_trip.value + 3 * t.finish.value,
+        // Row numbers, then rows; scores, then their maximum. Nothing waits for the sum.
+        Op::AttendSplits { .. } => 2 * t.round_trip.value + 2 * t.finish.value,
+        Op::AttendCombine => {
+            let splits = arg(0).and_then(Type::tensor).and_then(|x| x.shape.get(2)).map_or(1, |d| extent(*d, bucket));
+            3 * t.long_step.value + splits * t.step.value
+        }
         _ => 0,
     }
 }

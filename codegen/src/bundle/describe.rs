@@ -67,12 +67,8 @@ pub fn orders(g: &Graph) -> Vec<String> {
         | Op::GroupedMatMul { order }
         | Op::DeltaRule { order }
         | Op::IndexScores { order, .. } => Some(order.name()),
-        Op::Attend { order, .. } => Some(format!(
-            "{} (scores), {} (probabilities), {} (values)",
-            order.name(),
-            Order::Lanes.name(),
-            Order::Splits.name()
-        )),
+        Op::AttendSplits { order, .. } => Some(format!("{} (scores), {} (values)", order.name(), Order::Splits.name())),
+        Op::AttendCombine => Some(Order::Splits.name()),
         _ => None,
     };
     g.ids()

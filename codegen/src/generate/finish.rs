@@ -88,7 +88,7 @@ impl Gen<'_> {
     }
 
     /// Runs `f` where values are formed from what was exchanged.
-    fn finishing<T>(&mut self, finish: &Finish, f: impl FnOnce(&mut Self) -> Res<T>) -> Res<T> {
+    pub(super) fn finishing<T>(&mut self, finish: &Finish, f: impl FnOnce(&mut Self) -> Res<T>) -> Res<T> {
         // Values of the workgroup's own outputs have no meaning for whole rows: every value is formed from what was
         // exchanged.
         let memo = std::mem::replace(&mut self.memo, vec![HashMap::new()]);

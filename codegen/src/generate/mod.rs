@@ -5,6 +5,7 @@
 //! evaluated element by element by one function ([`eval`]) over whatever index the form gives it.
 
 mod attend;
+mod attend_combine;
 mod beside;
 mod blocks;
 mod delta;
@@ -182,7 +183,7 @@ impl<'a> Gen<'a> {
             Form::Blocks(f) => self.blocks_form(f),
             Form::Parts(f) => self.parts_form(f),
             Form::Delta { node, heads, .. } => self.delta_form(*node, *heads),
-            Form::Attend { node, heads, width, at_once } => self.attend_form(*node, [*heads, *width, *at_once]),
+            Form::Attend(a) => self.attend_form(a),
             Form::Scores { node } => self.scores_form(*node),
             Form::Select { node } => self.select_form(*node),
             Form::Beside(_) => self.fault(ValueId(0), "sections in a section"),

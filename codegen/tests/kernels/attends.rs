@@ -1,33 +1,38 @@
 //! Attention whose heads share the loads of selected rows: every number of heads a workgroup takes, on numbers of heads that
-//! leave some of them without one; rows that are absent, all absent, or no numbers.
+//! leave some of them without one; workgroups of one split and of all; rows that are absent, all absent, or no numbers.
 
 use std::collections::BTreeMap;
 
 use unglue_codegen::check::{Given, Paging};
 use unglue_codegen::emu::{self, EmuDevice, EmuOptions};
+use unglue_codegen::{gates, target};
 use unglue_ir::builder::Builder;
 use unglue_ir::graph::Graph;
 use unglue_ir::interp::draw::Rng;
 use unglue_ir::interp::value::round_to;
 use unglue_ir::interp::{Batch, StateData, Tensor};
-use unglue_ir::op::{Binary, Domain, Op};
-use unglue_ir::order::Order;
+use unglue_ir::op::{Binary, Domain};
 use unglue_ir::types::{DType, StateKind};
-use unglue_passes::schedule::{Bucket, Form, fit, schedule};
+use unglue_passes::cost::{GFX1201, kernel_cost};
+use unglue_passes::schedule::{Bucket, Form, SET_HEADS, fit, schedule};
 use unglue_runtime::{Code, Device};
 
 use super::Made;
-use super::bodies::{R, attend, bin, f, input, ints, state};
+use super::bodies::{R, attend, attend_combine, bin, f, input, ints, state, storing_splits};
 
 const PAGING: Paging = Paging { block_size: 16, blocks_per_seq: 6, num_blocks: 13, max_slots: 6 };
 
-/// A kernel of which a workgroup takes `at_once` heads, whatever the bucket would have.
-fn sharing<'a>(graph: &'a Graph, at_once: u64) -> Made<'a> {
-    let bucket = Bucket { rows_max: 8, seqs_max: 2, pools: 0, fit: &fit::GFX1201 };
-    let mut schedule = schedule(graph, &bucket).unwrap();
-    let Form::Attend { at_once: n, .. } = &mut schedule.form else { panic!("{:?}", schedule.form) };
-    *n = at_once;
-    Made::with(&graph.name, graph, bucket, schedule)
+/// A kernel of which a workgroup takes `at_once` heads, whatever the bucket would have: of one split if the graph stores the
+/// splits, of all if it does not.
+fn sharing(graph: &Graph, at_once: u64) -> Made<'_> {
+    let stores = graph.outputs.iter().any(|(name, _)| name == "splits");
+    let bucket = |rows_max| Bucket { rows_max, seqs_max: 2, pools: 0, fit: &fit::GFX1201 };
+    let mut schedule = schedule(graph, &bucket(if stores { 8 } else { 300 })).unwrap();
+    let Form::Attend(form) = &mut schedule.form else { panic!("{:?}", schedule.form) };
+    assert_eq!((stores, form.is_split()), (form.finish.is_some(), stores));
+    form.at_once = at_once;
+    schedule.waves = form.waves();
+    Made::with(&graph.name, graph, bucket(8), schedule)
 }
 
 /// The context times an operand of its shape.
@@ -37,7 +42,7 @@ fn gated(h: u64, r: u64, n: u64) -> Graph {
     let gate = input(&mut b, "gate", DType::F32, &[R, f(h), f(r)]);
     let ids = ints(&mut b, "ids", &[R, f(n)], Domain::Selected);
     let latent = state(&mut b, "latent", StateKind::Token { width: r }, DType::Bf16);
-    let c = b.add(Op::Attend { scale: 0.125f32.to_bits(), order: Order::Lanes }, &[q, latent, ids]).unwrap();
+    let c = b.attend(0.125, [q, latent, ids]).unwrap();
     let gated = bin(&mut b, Binary::Mul, c, gate);
     b.output("context", c);
     b.output("gated", gated);
@@ -95,8 +100,12 @@ fn agrees(graph: &Graph, sizes: [u64; 3], at_once: u64) {
     made.code("sm_90");
 }
 
+/// A workgroup has all splits, or one: the bits are the same.
 fn attends([heads, width, selected]: [u64; 3], at_once: u64) {
-    agrees(&attend(heads, width, selected), [heads, width, selected], at_once);
+    if at_once <= SET_HEADS {
+        agrees(&attend(heads, width, selected), [heads, width, selected], at_once);
+    }
+    agrees(&storing_splits(attend(heads, width, selected)), [heads, width, selected], at_once);
 }
 
 #[test]
@@ -115,6 +124,25 @@ fn two_heads_share_rows() {
 fn four_heads_share_rows() {
     attends([3, 64, 19], 4);
     attends([6, 96, 300], 4);
+}
+
+#[test]
+fn eight_heads_share_rows() {
+    attends([8, 64, 19], 8);
+    attends([11, 96, 260], 8);
+    attends([3, 40, 384], 8);
+}
+
+/// More splits than a lane loads at the same time, and than a wave has lanes.
+#[test]
+fn many_splits() {
+    attends([2, 16, 128 * 25 + 1], 2);
+    attends([1, 16, 128 * 34], 1);
+    let graph = attend_combine(3, 70, 41);
+    let bucket = Bucket { rows_max: 4, seqs_max: 1, pools: 0, fit: &fit::GFX1201 };
+    let made = Made::of("combine", &graph, bucket);
+    let mut cpu = made.cpu(2);
+    (0..4).for_each(|seed| made.compare(&mut cpu, seed));
 }
 
 #[test]
@@ -137,4 +165,27 @@ fn queries_are_loaded_where_they_are_many() {
 fn an_epilogue_has_the_elements_of_its_head() {
     agrees(&gated(3, 66, 20), [3, 66, 20], 2);
     agrees(&gated(6, 128, 20), [6, 128, 20], 4);
+    agrees(&storing_splits(gated(6, 66, 140)), [6, 66, 140], 4);
+    agrees(&storing_splits(gated(9, 128, 140)), [9, 128, 140], 8);
+}
+
+/// 64 heads of 512 columns and 2,051 places, as GLM-5.3-Flash has them: eight waves fit a SIMD, and waves of a row end within
+/// 37,000 cycles (`specs/costmodel.md` 6, rule 1).
+#[test]
+fn a_model_has_short_waves_and_registers_left() {
+    let (whole, stored) = (attend(64, 512, 2051), storing_splits(attend(64, 512, 2051)));
+    for (rows_max, graph) in [(1, &stored), (16, &stored), (512, &whole)] {
+        let bucket = Bucket { rows_max, seqs_max: 1, pools: 0, fit: &fit::GFX1201 };
+        let made = Made::of("attend", graph, bucket);
+        let cost = kernel_cost(graph, &made.schedule, &bucket, &GFX1201);
+        let target = target::by_name("gfx1201").unwrap();
+        let found = gates::check(&made.code("gfx1201"), &made.made.program, target).unwrap();
+        println!("{rows_max} rows, {}: {found:?} {cost:?}", made.schedule.describe());
+        assert!(rows_max > 16 || found.occupancy >= 8, "{rows_max} rows: {found:?}");
+        assert!(rows_max > 1 || cost.wave_cycles <= GFX1201.wave_life.value, "{cost:?}");
+    }
+    for rows_max in [1, 16] {
+        let bucket = Bucket { rows_max, seqs_max: 1, pools: 0, fit: &fit::SM_90 };
+        Made::of("attend", &stored, bucket).code("sm_90");
+    }
 }

@@ -495,8 +495,33 @@ pub fn attend(h: u64, r: u64, n: u64) -> Graph {
     let q = input(&mut b, "q", DType::Bf16, &[R, f(h), f(r)]);
     let ids = ints(&mut b, "ids", &[R, f(n)], Domain::Selected);
     let latent = state(&mut b, "latent", StateKind::Token { width: r }, DType::Bf16);
-    let c = b.add(Op::Attend { scale: 0.125f32.to_bits(), order: Order::Lanes }, &[q, latent, ids]).unwrap();
+    let c = b.attend(0.125, [q, latent, ids]).unwrap();
     let c = b.cast(c, DType::Bf16).unwrap();
+    b.output("context", c);
+    b.finish()
+}
+
+/// A graph whose attention hands its splits over.
+pub fn storing_splits(mut g: Graph) -> Graph {
+    let splits = g.ids().find(|id| matches!(g.node(*id).op, Op::AttendSplits { .. })).unwrap();
+    g.outputs.push(("splits".into(), splits));
+    g
+}
+
+/// `h` heads, `r` columns, `n` places: the splits alone.
+pub fn attend_splits(h: u64, r: u64, n: u64) -> Graph {
+    let mut g = storing_splits(attend(h, r, n));
+    g.outputs.remove(0);
+    let kept = g.outputs[0].1.index() + 1;
+    g.nodes.truncate(kept);
+    g
+}
+
+/// The combination of `n` given splits.
+pub fn attend_combine(h: u64, r: u64, n: u64) -> Graph {
+    let mut b = Builder::new("attend_combine");
+    let splits = input(&mut b, "splits", DType::F32, &[R, f(h), f(n), f(r + 2)]);
+    let c = b.add(Op::AttendCombine, &[splits]).unwrap();
     b.output("context", c);
     b.finish()
 }

@@ -359,6 +359,9 @@ fn indexer() {
 #[test]
 fn attention() {
     all_buckets("attend", &bodies::attend(4, 64, 19), 0);
+    all_buckets("attend_split", &bodies::storing_splits(bodies::attend(4, 64, 150)), 0);
+    all_buckets("attend_splits", &bodies::attend_splits(4, 64, 150), 0);
+    all_buckets("attend_combine", &bodies::attend_combine(3, 66, 5), 0);
 }
 
 #[test]

@@ -372,10 +372,11 @@ impl Step<'_> {
                 let b = Budget { budget: *budget as usize, pool: *pool as usize, tail: *tail };
                 Data::I32(select::index_select(x.floats(), b, self.batch))
             }
-            Op::Attend { scale, .. } => {
+            Op::AttendSplits { scale, .. } => {
                 let ids = tensor_of(&args[2])?;
-                Data::F32(select::attend(x.floats(), ids.ints(), state_of(&args[1])?, f(*scale), self.batch))
+                Data::F32(select::attend_splits(x.floats(), ids.ints(), state_of(&args[1])?, f(*scale), self.batch))
             }
+            Op::AttendCombine => Data::F32(select::attend_combine(x.floats(), x.shape[2], x.shape[3])),
             other => return Err(refuse("op", other.name(), "no meaning here", "internal")),
         })
     }

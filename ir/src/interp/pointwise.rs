@@ -3,7 +3,7 @@
 use crate::interp::fast::{self, binary, combine_halves, combine_lanes, maximum};
 use crate::interp::moves::{around, broadcast_index};
 use crate::op::{Binary, ReduceKind};
-use crate::order::{LANE_CHAINS, Order, RUN, SPLIT_CHAINS, SPLIT_ROWS, SPLIT_WAVES};
+use crate::order::{LANE_CHAINS, Order, RUN, SPLIT_CHAINS, SPLIT_ROWS, SPLITS_CHAINS};
 
 /// Sum of `x` in an order: chains start at +0 and add their elements in ascending order.
 ///
@@ -27,11 +27,11 @@ pub fn sum(order: Order, x: &[f32]) -> f32 {
             combine_halves(&mut chains)
         }
         Order::Splits => {
-            let mut waves = [0.0f32; SPLIT_WAVES as usize];
+            let mut chains = [0.0f32; SPLITS_CHAINS as usize];
             for (j, split) in x.chunks(SPLIT_ROWS as usize).enumerate() {
-                waves[j % SPLIT_WAVES as usize] += sum(Order::Strided(SPLIT_CHAINS as u32), split);
+                chains[j % SPLITS_CHAINS as usize] += sum(Order::Strided(SPLIT_CHAINS as u32), split);
             }
-            combine_halves(&mut waves)
+            combine_halves(&mut chains)
         }
     }
 }
@@ -52,12 +52,12 @@ pub fn dot(order: Order, x: &[f32], w: &[f32]) -> f32 {
         Order::Sequential => fast::dot_strided(x, w, &mut [0.0]),
         Order::Strided(n) => fast::dot_strided(x, w, &mut vec![0.0; n.max(1) as usize]),
         Order::Splits => {
-            let mut waves = [0.0f32; SPLIT_WAVES as usize];
+            let mut chains = [0.0f32; SPLITS_CHAINS as usize];
             let (xs, ws) = (x.chunks(SPLIT_ROWS as usize), w.chunks(SPLIT_ROWS as usize));
             for (j, (a, b)) in xs.zip(ws).enumerate() {
-                waves[j % SPLIT_WAVES as usize] += fast::dot_strided(a, b, &mut [0.0; SPLIT_CHAINS as usize]);
+                chains[j % SPLITS_CHAINS as usize] += fast::dot_strided(a, b, &mut [0.0; SPLIT_CHAINS as usize]);
             }
-            combine_halves(&mut waves)
+            combine_halves(&mut chains)
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::interp::fast::{self, combine_halves, maximum};
 use crate::interp::pointwise::sum;
 use crate::interp::state::StateData;
 use crate::op::GroupLimit;
-use crate::order::{Order, SPLIT_CHAINS, SPLIT_ROWS, SPLIT_WAVES};
+use crate::order::{Order, SPLIT_CHAINS, SPLIT_ROWS, SPLIT_SUM, SPLITS_CHAINS};
 
 /// Falling score; NaN below every number, -inf included; -0 equals +0.
 fn falling(a: f32, b: f32) -> Ordering {
@@ -130,61 +130,86 @@ pub(crate) fn index_select(scores: &[f32], b: Budget, batch: &Batch) -> Vec<i32>
     out
 }
 
-/// `q [R, h, r]` over the rows of a token state that `ids [R, n]` names: `[R, h, r]`.
+/// `q [R, h, r]` over the rows of a token state that `ids [R, n]` names, split by split: `[R, h, S, r + 2]`.
 ///
-/// Per row and head, with j the place in `ids` and places of -1 absent: s_j = scale * (q . row_j), the dot product in
-/// `Lanes`; m = maximum of s_j; p_j = exp(s_j - m); l = sum of p_j in `Lanes` over all n places (absent +0); value_c =
-/// sum of p_j * row_j[c] by fma in `Splits` over the places (absent +0); result value_c / l. A row without any id
-/// gives 0. Rows of the state that do not exist are 0.
-pub(crate) fn attend(q: &[f32], ids: &[i32], state: &StateData, scale: f32, batch: &Batch) -> Vec<f32> {
+/// Per row, head and split of 128 places of `ids`, places of -1 absent: s_j = scale * (q . row_j), the dot product in
+/// `Lanes`; m = maximum of s_j, -inf without any; p_j = exp(s_j - m), or exp(s_j) where m is -inf; value_c = sum of
+/// p_j * row_j[c] by fma in 8 chains (absent +0), and +0; l = sum of p_j in 32 chains (absent +0). Result: the values, m, l. Rows of the state
+/// that do not exist are 0.
+pub(crate) fn attend_splits(q: &[f32], ids: &[i32], state: &StateData, scale: f32, batch: &Batch) -> Vec<f32> {
     let (rows, w) = (batch.rows(), state.width());
     let (n, per_row) = (ids.len() / rows.max(1), q.len() / rows.max(1));
-    let mut out = vec![0.0f32; q.len()];
     if per_row == 0 || n == 0 {
-        return out;
+        return Vec::new();
     }
+    let line = n.div_ceil(SPLIT_ROWS as usize) * (w + 2);
+    let mut out = vec![0.0f32; q.len() / w * line];
     let zeros = vec![0.0f32; w];
-    out.par_chunks_mut(w).enumerate().for_each(|(i, out)| {
+    out.par_chunks_mut(line).enumerate().for_each(|(i, out)| {
         let r = i * w / per_row;
-        let Some((_, slot)) = batch.row(r) else { return };
-        let picked: Vec<Option<&[f32]>> = ids[r * n..(r + 1) * n]
-            .iter()
-            .map(|&id| usize::try_from(id).ok().map(|t| state.row(slot, t).unwrap_or(&zeros)))
-            .collect();
-        attend_one(&q[i * w..(i + 1) * w], &picked, scale, out);
+        let slot = batch.row(r).map(|(_, slot)| slot);
+        let ids = ids[r * n..(r + 1) * n].chunks(SPLIT_ROWS as usize);
+        for (ids, out) in ids.zip(out.chunks_mut(w + 2)) {
+            let row = |&id: &i32| Some(state.row(slot?, usize::try_from(id).ok()?).unwrap_or(&zeros));
+            let picked: Vec<Option<&[f32]>> = ids.iter().map(row).collect();
+            attend_split(&q[i * w..(i + 1) * w], &picked, scale, out);
+        }
     });
     out
 }
 
-fn attend_one(q: &[f32], rows: &[Option<&[f32]>], scale: f32, out: &mut [f32]) {
+/// What is subtracted from scores: their maximum, or 0 where that is -inf.
+fn shift(max: f32) -> f32 {
+    if max == f32::NEG_INFINITY { 0.0 } else { max }
+}
+
+fn attend_split(q: &[f32], rows: &[Option<&[f32]>], scale: f32, out: &mut [f32]) {
     let scores: Vec<Option<f32>> = rows.iter().map(|row| row.map(|row| scale * fast::dot_lanes(q, row))).collect();
-    let Some(m) = scores.iter().flatten().copied().reduce(maximum) else { return };
-    let p: Vec<f32> = scores.iter().map(|s| s.map_or(0.0, |s| fast::exp(s - m))).collect();
-    let l = sum(Order::Lanes, &p);
-    let w = out.len();
-    let mut waves = vec![0.0f32; SPLIT_WAVES as usize * w];
+    let m = scores.iter().flatten().copied().fold(f32::NEG_INFINITY, maximum);
+    let p: Vec<f32> = scores.iter().map(|s| s.map_or(0.0, |s| fast::exp(s - shift(m)))).collect();
+    let w = q.len();
     let mut chains = vec![0.0f32; SPLIT_CHAINS as usize * w];
+    for (place, (p, row)) in p.iter().zip(rows).enumerate() {
+        let c = place % SPLIT_CHAINS as usize;
+        let acc = &mut chains[c * w..(c + 1) * w];
+        match row {
+            Some(row) => fast::axpy(*p, row, acc),
+            None => acc.iter_mut().for_each(|a| *a += 0.0),
+        }
+    }
     let mut column = [0.0f32; SPLIT_CHAINS as usize];
-    let splits = p.chunks(SPLIT_ROWS as usize).zip(rows.chunks(SPLIT_ROWS as usize));
-    for (j, (p, rows)) in splits.enumerate() {
-        chains.fill(0.0);
-        for (place, (p, row)) in p.iter().zip(rows).enumerate() {
-            let c = place % SPLIT_CHAINS as usize;
-            let acc = &mut chains[c * w..(c + 1) * w];
-            match row {
-                Some(row) => fast::axpy(*p, row, acc),
-                None => acc.iter_mut().for_each(|a| *a += 0.0),
+    for (c, o) in out.iter_mut().take(w).enumerate() {
+        column.iter_mut().enumerate().for_each(|(i, v)| *v = chains[i * w + c]);
+        // No sum is -0, whether absent places are added or left out.
+        *o = combine_halves(&mut column) + 0.0;
+    }
+    out[w] = m;
+    out[w + 1] = sum(SPLIT_SUM, &p);
+}
+
+/// `splits [R, h, S, w]`, each with values, maximum m_s and sum l_s: `[R, h, w - 2]`.
+///
+/// m = greatest m_s; w_s = exp(m_s - m), or exp(m_s) where m is -inf; value_c and l = sums of w_s times those of the splits,
+/// by fma in 2 chains; result value_c / l, and 0 where l is 0: no place is selected, or every score is -inf.
+pub(crate) fn attend_combine(splits: &[f32], count: usize, w: usize) -> Vec<f32> {
+    let values = w.saturating_sub(2);
+    let mut out = vec![0.0f32; splits.len() / (count * w).max(1) * values];
+    if values == 0 {
+        return out;
+    }
+    out.par_chunks_mut(values).zip(splits.par_chunks(count * w)).for_each(|(out, splits)| {
+        let m = splits.chunks(w).map(|s| s[values]).fold(f32::NEG_INFINITY, maximum);
+        let weights: Vec<f32> = splits.chunks(w).map(|s| fast::exp(s[values] - shift(m))).collect();
+        let total = |c: usize| {
+            let mut chains = [0.0f32; SPLITS_CHAINS as usize];
+            for (i, (split, p)) in splits.chunks(w).zip(&weights).enumerate() {
+                let chain = &mut chains[i % SPLITS_CHAINS as usize];
+                *chain = p.mul_add(split[c], *chain);
             }
-        }
-        let wave = j % SPLIT_WAVES as usize;
-        for c in 0..w {
-            column.iter_mut().enumerate().for_each(|(i, v)| *v = chains[i * w + c]);
-            waves[wave * w + c] += combine_halves(&mut column);
-        }
-    }
-    let mut column = [0.0f32; SPLIT_WAVES as usize];
-    for (c, o) in out.iter_mut().enumerate() {
-        column.iter_mut().enumerate().for_each(|(i, v)| *v = waves[i * w + c]);
-        *o = combine_halves(&mut column) / l;
-    }
+            combine_halves(&mut chains)
+        };
+        let l = total(values + 1);
+        out.iter_mut().enumerate().for_each(|(c, o)| *o = if l == 0.0 { 0.0 } else { total(c) / l });
+    });
+    out
 }

@@ -68,7 +68,7 @@ impl Parser<'_> {
                 let (budget, pool) = (self.labelled("budget")?, self.labelled("pool")?);
                 Op::IndexSelect { budget, pool, tail: self.try_word("tail")? }
             }
-            "attend" => Op::Attend { scale: self.labelled_float("scale")?, order: self.order()? },
+            "attend_splits" => Op::AttendSplits { scale: self.labelled_float("scale")?, order: self.order()? },
             _ => return Err(self.expected("the name of an operation")),
         })
     }
@@ -152,7 +152,7 @@ const ATTRIBUTED: [&str; 22] = [
     "pool_window",
     "index_scores",
     "index_select",
-    "attend",
+    "attend_splits",
 ];
 
 /// Ops without attributes.
@@ -172,6 +172,7 @@ fn simple_op(w: &str) -> Option<Op> {
         "div" => Op::Binary(Binary::Div),
         "min" => Op::Binary(Binary::Min),
         "max" => Op::Binary(Binary::Max),
+        "attend_combine" => Op::AttendCombine,
         "gather_last" => Op::GatherLast,
         "embed_rows" => Op::EmbedRows,
         "gather_rows" => Op::GatherRows,

@@ -119,9 +119,9 @@ pub(crate) fn write_op(f: &mut Formatter<'_>, op: &Op, bodies: &[Graph]) -> fmt:
         Op::IndexSelect { budget, pool, tail } => {
             write!(f, " budget {budget} pool {pool}{}", if *tail { " tail" } else { "" })
         }
-        Op::Attend { scale, order } => write!(f, " scale {} {}", Float(*scale), order.name()),
+        Op::AttendSplits { scale, order } => write!(f, " scale {} {}", Float(*scale), order.name()),
         Op::Unary(_) | Op::Binary(_) => Ok(()),
-        Op::GatherLast | Op::EmbedRows | Op::GatherRows => Ok(()),
+        Op::GatherLast | Op::EmbedRows | Op::GatherRows | Op::AttendCombine => Ok(()),
         Op::CausalConv | Op::ConvUpdate | Op::TokenWrite | Op::TailUpdate | Op::PoolWrite => Ok(()),
     }
 }

@@ -191,7 +191,7 @@ fn state_step(t: &mut Tape, b: &mut Builder, i: usize) -> Option<(String, ValueI
             let next = b.add(Op::TokenWrite, &[x, s]).unwrap();
             let ty = TensorType::plain(DType::I32, vec![Dim::Rows, Dim::Fixed(5)]);
             let ids = b.input(&format!("s{i}.ids"), ty, Domain::Selected);
-            b.add(Op::Attend { scale: t.bits(), order: Order::Lanes }, &[heads, t.pick(&[s, next]), ids]).unwrap();
+            b.attend(f32::from_bits(t.bits()), [heads, t.pick(&[s, next]), ids]).unwrap();
             next
         }
         3 => {

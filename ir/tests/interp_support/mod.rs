@@ -67,6 +67,10 @@ impl Net {
         self.b.add(op, args).expect("types fit")
     }
 
+    pub fn attend(&mut self, scale: f32, args: [ValueId; 3]) -> ValueId {
+        self.b.attend(scale, args).expect("types fit")
+    }
+
     pub fn output(&mut self, name: &str, v: ValueId) {
         self.b.output(name, v);
     }
@@ -172,11 +176,11 @@ pub fn naive(order: Order, n: usize, add: &dyn Fn(f32, usize) -> f32) -> f32 {
         // Products with scales are the test's own.
         Order::Runs => panic!("runs have scales"),
         Order::Splits => {
-            let mut waves = [0.0f32; 8];
-            for j in 0..n.div_ceil(64) {
-                waves[j % 8] += halve(&chain_sums(8, j * 64..n.min(j * 64 + 64)));
+            let mut chains = [0.0f32; 2];
+            for j in 0..n.div_ceil(128) {
+                chains[j % 2] += halve(&chain_sums(8, j * 128..n.min(j * 128 + 128)));
             }
-            halve(&waves)
+            halve(&chains)
         }
     }
 }
@@ -229,7 +233,7 @@ pub fn everything(seed: u64, rows: usize) -> Run {
     let (l, ql) = (n.normal("l", bf, &[R, F(16)], rows), n.normal("ql", bf, &[R, F(3), F(16)], rows));
     let tokens = n.state("tokens", StateKind::Token { width: 16 }, bf, SLOTS);
     let tokens = n.op(Op::TokenWrite, &[l, tokens]);
-    let c = n.op(Op::Attend { scale: 0.25f32.to_bits(), order: Order::Lanes }, &[ql, tokens, ids]);
+    let c = n.attend(0.25, [ql, tokens, ids]);
     for (name, v) in [("pools", pools), ("tail", tail), ("ids", ids), ("tokens", tokens), ("c", c)] {
         n.output(name, v);
     }

@@ -104,8 +104,7 @@ pub fn absorb(m: &mut Maths, c: &MlaConfig, q: ValueId, w_uk: ValueId) -> V {
 
 /// sum_s softmax(d_n^-0.5 q' . latent_s) latent_s over the selected rows, rounded: `[R, h, r]`.
 pub fn attend(m: &mut Maths, c: &MlaConfig, q: ValueId, cache: ValueId, ids: ValueId) -> V {
-    let scale = inverse_sqrt(c.key_dim).to_bits();
-    let context = m.b.add(Op::Attend { scale, order: Order::Lanes }, &[q, cache, ids])?;
+    let context = m.b.attend(inverse_sqrt(c.key_dim), [q, cache, ids])?;
     m.act(context)
 }
 

@@ -25,12 +25,15 @@ pub struct Fit {
     pub tile_workgroups: u64,
     /// Workgroups that a launch of attention keeps: its heads share workgroups where more are left.
     pub attend_workgroups: u64,
+    /// Most heads of an attention workgroup: beyond four its waves are two sets, which share what the first-level cache holds.
+    pub attend_heads: u64,
 }
 
 /// R9700: 64 compute units with eight waves each. Four weight rows at once would cost the eighth: 6 to 7 waves a SIMD in the
 /// matmuls of GLM-5.3-Flash, compiled with LLVM 22; two int4 rows leave twelve. 64 keys a lane leave room for six waves, 32
 /// for nine. 43 workgroups pull what the Infinity Cache gives (`cost.rs`: 1,383 of 32 B/ns): with half of 64 they take half
-/// of the bytes at three quarters of the rate; with fewer, bytes and rate fall alike, and compute units stand idle.
+/// of the bytes at three quarters of the rate; with fewer, bytes and rate fall alike, and compute units stand idle. Rows of
+/// eight heads come in 12 us at that rate, those of four in 24.
 ///
 /// A wave that lives longer than 37,000 cycles costs its launch 62,000 (specs/costmodel.md 2). 6 KiB take 28,900 at a
 /// 1024th of 610 B/ns and 2.8 GHz; the chain of a plain matmul, 6,000, comes on top.
@@ -45,13 +48,14 @@ pub static GFX1201: Fit = Fit {
     keys_a_lane: 32,
     tile_workgroups: 64,
     attend_workgroups: 32,
+    attend_heads: 8,
 };
 
 /// H200: 132 multiprocessors with sixteen waves each, which keep 32 KiB and more of a multiprocessor's loads in flight
 /// (benches/RESULTS.md). The delta rule of 64 heads takes 11 us with 64 keys a lane, about 4 of them the events'; 32
 /// keys, and two int4 rows, are not timed. 203 workgroups pull what the L2 gives (`cost.rs`: 6,500 of 32 B/ns): half of
 /// 256 take half of the bytes at 0.63 of the rate, and nearly every multiprocessor has one. Long waves cost nothing that is
-/// known.
+/// known. Two sets of attention waves would leave a lane 128 registers, where one uses about 160.
 pub static SM_90: Fit = Fit {
     target: "sm_90",
     waves_wanted: 2112,
@@ -63,6 +67,7 @@ pub static SM_90: Fit = Fit {
     keys_a_lane: 64,
     tile_workgroups: 132,
     attend_workgroups: 128,
+    attend_heads: 4,
 };
 
 /// Every fit. x86-64 has none: it takes that of the GPU it is built beside.

@@ -13,7 +13,9 @@
 //! - **parts**: one workgroup for each part of a row of which a top-k takes the best; what chooses among the parts, in the
 //!   last workgroup of the row to arrive.
 //! - **delta**: one workgroup a sequence and head; rows in order, state in registers.
-//! - **attend**, **scores**, **select**: attention over selected rows, pool scores, pool selection.
+//! - **attend**: attention over selected rows; one workgroup some heads of a row and one split of the places, which the last
+//!   one of these heads to arrive combines, or all splits.
+//! - **scores**, **select**: pool scores, pool selection.
 //! - **beside**: several of these that share no computed value, each on workgroups of its own.
 
 mod attend;
@@ -34,6 +36,7 @@ use unglue_ir::graph::{Graph, ValueId};
 use unglue_ir::op::Op;
 use unglue_ir::types::{Dim, Type};
 
+pub use attend::{ATTEND_COUNTERS, Attend, SET_HEADS, SET_WAVES, SPLITS_AT_ONCE};
 pub use beside::Section;
 pub use blocks::{BLOCK, BlockSum, Blocks, FINISH_COUNTERS, block_sum};
 pub use finish::{Finish, NEEDS_OUTPUT};
@@ -85,13 +88,7 @@ pub enum Form {
         parts: u64,
         one_row: bool,
     },
-    /// `at_once`: heads of a workgroup.
-    Attend {
-        node: ValueId,
-        heads: u64,
-        width: u64,
-        at_once: u64,
-    },
+    Attend(Attend),
     Scores {
         node: ValueId,
     },
@@ -187,6 +184,10 @@ pub fn schedule(kernel: &Graph, bucket: &Bucket) -> Result<Schedule, Obstacle> {
 /// # Errors
 /// As [`schedule`].
 pub fn exchanged_without_output(kernel: &Graph) -> Result<Vec<ValueId>, Obstacle> {
+    let splits = attend::exchanged_without_output(kernel);
+    if !splits.is_empty() {
+        return Ok(splits);
+    }
     if kernel.ids().any(|id| skinny::is_contraction(&kernel.node(id).op)) {
         skinny::exchanged_without_output(kernel)
     } else if let Some(choice) = parts::choice(kernel) {
@@ -212,16 +213,21 @@ fn schedule_one(kernel: &Graph, bucket: &Bucket) -> Result<Schedule, Obstacle> {
         },
         [one] if matches!(kernel.node(*one).op, Op::DeltaRule { .. }) => delta::schedule(kernel, *one, bucket),
         [one] if !skinny => match &kernel.node(*one).op {
-            Op::Attend { .. } => attend::schedule(kernel, *one, bucket),
+            Op::AttendSplits { .. } => attend::schedule(kernel, Some(*one), None, bucket),
+            Op::AttendCombine => attend::schedule(kernel, None, Some(*one), bucket),
             Op::IndexScores { .. } => alone(kernel, *one, Form::Scores { node: *one }, 4),
             _ => alone(kernel, *one, Form::Select { node: *one }, 8),
         },
+        [splits, combine] if !skinny && attend::combines(kernel, *combine, *splits) => {
+            attend::schedule(kernel, Some(*splits), Some(*combine), bucket)
+        }
         _ => Err(Obstacle::new("one-anchor", "delta rule, attention and selection have a kernel of their own")),
     }
 }
 
 fn special(op: &Op) -> bool {
-    matches!(op, Op::DeltaRule { .. } | Op::Attend { .. } | Op::IndexScores { .. } | Op::IndexSelect { .. })
+    let attention = matches!(op, Op::AttendSplits { .. } | Op::AttendCombine);
+    attention || matches!(op, Op::DeltaRule { .. } | Op::IndexScores { .. } | Op::IndexSelect { .. })
 }
 
 /// Rules for every form.
@@ -258,9 +264,7 @@ impl Schedule {
                 let row = if *one_row { ", one row" } else { "" };
                 format!("delta rule, {heads} heads of {keys}x{values}, keys in {parts} parts{row}")
             }
-            Form::Attend { heads, width, at_once, .. } => {
-                format!("attend, {heads} heads of width {width}, {at_once} a workgroup, splits of 64 rows")
-            }
+            Form::Attend(a) => a.describe(),
             Form::Scores { .. } => "scores, one pool a lane".into(),
             Form::Select { .. } => "select, one row a workgroup".into(),
             Form::Beside(sections) => {
@@ -289,13 +293,15 @@ impl Schedule {
             Form::Skinny(s) => s.finish.as_deref(),
             Form::Blocks(f) => f.finish.as_deref(),
             Form::Parts(f) => f.finish.as_deref(),
+            Form::Attend(a) => a.finish.as_deref(),
             _ => None,
         }
     }
 
-    /// Rows that one workgroup finishes, one after the other: over blocks each row has a last workgroup of its own.
+    /// Rows that one workgroup finishes, one after the other: over blocks each row has a last workgroup of its own, and in
+    /// attention several.
     pub fn rows_to_finish(&self, bucket: &Bucket) -> u64 {
-        if matches!(self.form, Form::Blocks(_) | Form::Parts(_)) { 1 } else { u64::from(bucket.rows_max) }
+        if matches!(self.form, Form::Blocks(_) | Form::Parts(_) | Form::Attend(_)) { 1 } else { u64::from(bucket.rows_max) }
     }
 
     /// Workgroups of a launch in this bucket.
@@ -315,7 +321,8 @@ impl Schedule {
             Form::Blocks(f) => [count(f.blocks), over(f.rows), one],
             Form::Parts(f) => [count(f.parts), over(f.rows), one],
             Form::Delta { heads, .. } => [count(*heads), over(Dim::Seqs), one],
-            Form::Attend { heads, at_once, .. } => [count(heads.div_ceil(*at_once)), over(Dim::Rows), one],
+            Form::Attend(a) if a.is_split() => [count(a.groups()), count(a.count), over(Dim::Rows)],
+            Form::Attend(a) => [count(a.groups()), over(Dim::Rows), one],
             Form::Scores { .. } => {
                 let per = u64::from(self.waves) * 32;
                 [GridAxis { symbol: Some(Dim::Pools), mul: 1, div: per }, over(Dim::Rows), one]
@@ -347,7 +354,8 @@ impl Schedule {
             }
             Form::Tiles(_) => self.grid()[0].value(bucket),
             Form::Delta { .. } => 1,
-            Form::Attend { heads, at_once, .. } => heads.div_ceil(*at_once),
+            Form::Attend(a) if a.splits.is_none() => 1,
+            Form::Attend(a) => a.groups(),
         }
     }
 }

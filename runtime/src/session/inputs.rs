@@ -37,8 +37,8 @@ pub struct StepBatch {
 }
 
 /// Capacities of the device arrays.
-/// Elements of [`StepInput::Counter`]: 64 bytes.
-pub const COUNTERS: u64 = 16;
+/// Elements of [`StepInput::Counter`]: 1 KiB.
+pub const COUNTERS: u64 = 256;
 
 pub(super) struct InputSizes {
     rows: u64,

@@ -368,8 +368,12 @@ impl<'w> Step<'_, '_, 'w> {
                 let scale = IndexScale { dot: f(*dot_scale), head: f(*head_scale), order: *order };
                 mix::index_scores(x, tensor_of(&args[1])?.floats(), state_of(&args[2])?, &scale, batch)
             }
-            Op::Attend { scale, .. } => {
-                mix::attend(x, tensor_of(&args[2])?.ints(), state_of(&args[1])?, f(*scale), batch)
+            Op::AttendSplits { scale, .. } => {
+                mix::attend_splits(x, tensor_of(&args[2])?.ints(), state_of(&args[1])?, f(*scale), batch)
+            }
+            Op::AttendCombine => {
+                let shape = &tensor_of(&args[0])?.shape;
+                mix::attend_combine(x, shape[2], shape[3])
             }
             other => return Err(refuse("op", other.name(), "no meaning here", "internal")),
         }))

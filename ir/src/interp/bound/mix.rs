@@ -7,7 +7,7 @@ use crate::interp::select::{Budget, IndexScale};
 use crate::interp::state::{Delta, StateData, window_row};
 use crate::interp::value::Rows;
 use crate::op::{Binary, Unary};
-use crate::order::{Order, RUN};
+use crate::order::{Order, RUN, SPLIT_CHAINS, SPLIT_ROWS, SPLIT_SUM, SPLITS_CHAINS};
 
 /// A sum's error per addition, and the way it is formed.
 #[derive(Clone, Copy)]
@@ -178,44 +178,67 @@ pub(super) fn index_scores(
     out
 }
 
-pub(super) fn attend(
+pub(super) fn attend_splits(
     q: &[Bounded],
     ids: &[i32],
     state: &StateData<Bounded>,
     scale: f32,
     batch: &Batch,
 ) -> Vec<Bounded> {
-    let (rows, w) = (batch.rows().max(1), state.width());
+    let (rows, w) = (batch.rows().max(1), state.width().max(1));
     let (n, per_row) = (ids.len() / rows, q.len() / rows);
-    let mut out = vec![Bounded::default(); q.len()];
     let zeros = vec![Bounded::default(); w];
-    for (i, out) in out.chunks_mut(w.max(1)).enumerate() {
+    let mut out = Vec::new();
+    for (i, q) in q.chunks(w).enumerate() {
         let r = i * w / per_row.max(1);
-        let Some((_, slot)) = batch.row(r) else { continue };
-        let picked: Vec<&[Bounded]> = ids[r * n..(r + 1) * n]
-            .iter()
-            .filter_map(|&id| usize::try_from(id).ok())
-            .map(|t| state.row(slot, t).unwrap_or(&zeros))
-            .collect();
-        attend_one(&q[i * w..(i + 1) * w], &picked, (scale, n as u64), out);
+        let slot = batch.row(r).map(|(_, slot)| slot);
+        for ids in ids[r * n..(r + 1) * n].chunks(SPLIT_ROWS as usize) {
+            let row = |&id: &i32| Some(state.row(slot?, usize::try_from(id).ok()?).unwrap_or(&zeros));
+            let picked: Vec<&[Bounded]> = ids.iter().filter_map(row).collect();
+            out.extend(attend_split(q, &picked, scale));
+        }
     }
     out
 }
 
-fn attend_one(q: &[Bounded], rows: &[&[Bounded]], (scale, n): (f32, u64), out: &mut [Bounded]) {
+/// x - m, or x where m is -inf.
+fn shifted(x: Bounded, m: Bounded) -> Bounded {
+    if m.value == f64::NEG_INFINITY { x } else { x.binary(Binary::Sub, m) }
+}
+
+fn greatest(x: impl Iterator<Item = Bounded>) -> Bounded {
+    let least = Bounded { value: f64::NEG_INFINITY, error: 0.0 };
+    x.reduce(|a, b| a.binary(Binary::Max, b)).unwrap_or(least)
+}
+
+fn attend_split(q: &[Bounded], rows: &[&[Bounded]], scale: f32) -> Vec<Bounded> {
     let lanes = Sums { order: Order::Lanes, truncating: false };
     let score = |row: &&[Bounded]| {
         let dot = lanes.dot(q.iter().zip(row.iter().copied()));
         Bounded::exact(scale).binary(Binary::Mul, dot)
     };
     let scores: Vec<Bounded> = rows.iter().map(score).collect();
-    let Some(m) = scores.iter().copied().reduce(|a, b| a.binary(Binary::Max, b)) else { return };
-    let p: Vec<Bounded> = scores.iter().map(|s| s.binary(Binary::Sub, m).unary(Unary::Exp)).collect();
-    let l = sum(p.iter().copied(), Order::Lanes.depth(n), UNIT);
-    for (c, o) in out.iter_mut().enumerate() {
-        let terms = p.iter().zip(rows).map(|(p, row)| p.product(row[c]));
-        *o = sum(terms, Order::Splits.depth(n), UNIT).binary(Binary::Div, l);
+    let m = greatest(scores.iter().copied());
+    let p: Vec<Bounded> = scores.iter().map(|s| shifted(*s, m).unary(Unary::Exp)).collect();
+    let depth = Order::Strided(SPLIT_CHAINS as u32).depth(SPLIT_ROWS);
+    let value = |c: usize| sum(p.iter().zip(rows).map(|(p, row)| p.product(row[c])), depth, UNIT);
+    let l = sum(p.iter().copied(), SPLIT_SUM.depth(SPLIT_ROWS), UNIT);
+    (0..q.len()).map(value).chain([m, l]).collect()
+}
+
+pub(super) fn attend_combine(splits: &[Bounded], count: usize, w: usize) -> Vec<Bounded> {
+    let values = w.saturating_sub(2);
+    let depth = Order::Strided(SPLITS_CHAINS as u32).depth(count as u64);
+    let mut out = Vec::new();
+    for splits in splits.chunks((count * w).max(1)) {
+        let m = greatest(splits.chunks(w).map(|s| s[values]));
+        let weights: Vec<Bounded> = splits.chunks(w).map(|s| shifted(s[values], m).unary(Unary::Exp)).collect();
+        let total = |c: usize| sum(weights.iter().zip(splits.chunks(w)).map(|(p, s)| p.product(s[c])), depth, UNIT);
+        let l = total(values + 1);
+        let none = l == Bounded::default();
+        out.extend((0..values).map(|c| if none { l } else { total(c).binary(Binary::Div, l) }));
     }
+    out
 }
 
 /// Index of the first score that was chosen wrongly, if any: every chosen score's interval must reach the best
