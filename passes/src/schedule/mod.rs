@@ -301,7 +301,11 @@ impl Schedule {
     /// Rows that one workgroup finishes, one after the other: over blocks each row has a last workgroup of its own, and in
     /// attention several.
     pub fn rows_to_finish(&self, bucket: &Bucket) -> u64 {
-        if matches!(self.form, Form::Blocks(_) | Form::Parts(_) | Form::Attend(_)) { 1 } else { u64::from(bucket.rows_max) }
+        if matches!(self.form, Form::Blocks(_) | Form::Parts(_) | Form::Attend(_)) {
+            1
+        } else {
+            u64::from(bucket.rows_max)
+        }
     }
 
     /// Workgroups of a launch in this bucket.
