@@ -11,7 +11,7 @@ use unglue_ir::types::{Dim, Format, StateKind, TensorType, Type};
 use crate::cost::CostTable;
 use crate::schedule::{
     Bucket, Finish, Form, JOINED_TREE, LaneWork, Products, SPLITS_AT_ONCE, Schedule, Tiles, block_sum, is_leaf,
-    is_view, lane_work, spread_over,
+    is_view, lane_work, repeated as repeated_of_head, spread_over,
 };
 
 /// Bytes that a workgroup is taken to have in flight ([`CostTable::stream`]).
@@ -47,7 +47,7 @@ pub struct Traffic {
     /// What it is given is loaded like what it copies.
     pub copied_bytes: u64,
     pub loaded_bytes: u64,
-    /// Lane operations of the last workgroup alone. Where each row has one, these three are of a row.
+    /// Lane operations of the last workgroup alone. Where each row or head has one, these three are of a row, or of a head.
     pub finish_ops: u64,
 }
 
@@ -133,12 +133,16 @@ pub fn traffic(g: &Graph, schedule: &Schedule, bucket: &Bucket) -> Traffic {
     let users = g.users();
     let mut t = Traffic::default();
     let rereads = schedule.rereads(bucket).max(1);
+    let repeated = repeated(g, schedule);
     for id in g.ids() {
         let node = g.node(id);
         match &node.op {
             Op::Weight { .. } => {
                 let bytes = used_bytes(g, id, &users, bucket);
                 t.weight_bytes += bytes;
+                if schedule.shares() > 1 && repeated.contains(&id) {
+                    t.restream_bytes += bytes.saturating_mul(rereads - 1);
+                }
                 if users[id.index()].iter().any(|u| share_weight(&g.node(*u).op, schedule)) {
                     t.restream_bytes += bytes.saturating_mul(weight_passes(schedule, bucket) - 1);
                 }
@@ -153,6 +157,8 @@ pub fn traffic(g: &Graph, schedule: &Schedule, bucket: &Bucket) -> Traffic {
                 let readers = match &schedule.form {
                     _ if read_by_parts(g, schedule, id, &users) => 1,
                     Form::Tiles(t) => t.readers(g, id),
+                    // What is needed of a workgroup's own columns alone is read once.
+                    Form::Delta { .. } if !repeated.contains(&id) => 1,
                     _ => rereads / parts_read(g, schedule, id, &users, bucket),
                 };
                 t.reread_bytes += bytes.saturating_mul(readers);
@@ -165,6 +171,10 @@ pub fn traffic(g: &Graph, schedule: &Schedule, bucket: &Bucket) -> Traffic {
                 t.state_bytes += bytes;
                 // The heads of a row attend to the same latent rows; those of one workgroup share the loads.
                 if let (Form::Attend(_), Op::AttendSplits { .. }) = (&schedule.form, &node.op) {
+                    t.restream_bytes += bytes.saturating_mul(rereads - 1);
+                }
+                // Each workgroup of a head convolves all of its channels.
+                if schedule.shares() > 1 && node.op == Op::CausalConv {
                     t.restream_bytes += bytes.saturating_mul(rereads - 1);
                 }
             }
@@ -192,8 +202,8 @@ fn late(g: &Graph, finish: &Finish) -> BTreeSet<ValueId> {
     late
 }
 
-/// What the last workgroup reads, and computes, of as many rows as it finishes.
-fn count_finish(g: &Graph, finish: &Finish, bucket: &Bucket, t: &mut Traffic) {
+/// What a last workgroup reads, and computes, of as many rows as it finishes: one of `finishers` that share them.
+fn count_finish(g: &Graph, finish: &Finish, finishers: u64, bucket: &Bucket, t: &mut Traffic) {
     let users = g.users();
     let given = |id: &ValueId| matches!(g.node(*id).op, Op::Input { .. } | Op::Weight { .. });
     let read = |id: &ValueId| users[id.index()].iter().any(|u| finish.nodes.contains(u));
@@ -210,6 +220,7 @@ fn count_finish(g: &Graph, finish: &Finish, bucket: &Bucket, t: &mut Traffic) {
         }
     }
     t.finish_ops = finish.nodes.iter().map(|id| lane_ops(g, g.node(*id), bucket)).sum();
+    [&mut t.copied_bytes, &mut t.loaded_bytes, &mut t.finish_ops].into_iter().for_each(|n| *n = n.div_ceil(finishers));
 }
 
 /// Readers whose rows share a weight: contractions, those of an expert on tiles only, and all that have workgroups for each
@@ -330,8 +341,12 @@ fn state_bytes(g: &Graph, node: &Node, bucket: &Bucket) -> u64 {
     units.saturating_mul(state.dtype.bytes())
 }
 
-/// Nodes whose results a contraction reads: every workgroup of a skinny kernel forms them anew.
-fn repeated(g: &Graph) -> BTreeSet<ValueId> {
+/// What several workgroups form anew: nodes whose results a contraction reads, by every workgroup of a skinny kernel; what all
+/// columns of a head need, by the workgroups that share the head.
+fn repeated(g: &Graph, schedule: &Schedule) -> BTreeSet<ValueId> {
+    if let Form::Delta { node, heads, .. } = schedule.form {
+        return repeated_of_head(g, node, heads, &schedule.staged);
+    }
     let mut set = BTreeSet::new();
     for id in g.ids().collect::<Vec<_>>().into_iter().rev() {
         let node = g.node(id);
@@ -346,20 +361,21 @@ fn repeated(g: &Graph) -> BTreeSet<ValueId> {
 fn count_work(g: &Graph, schedule: &Schedule, bucket: &Bucket, t: &mut Traffic) {
     let rereads = schedule.rereads(bucket).max(1);
     let finish = schedule.finish();
-    let repeated = repeated(g);
+    let repeated = repeated(g, schedule);
+    let anew = |id: ValueId| if repeated.contains(&id) { rereads } else { 1 };
     let late = finish.map_or_else(BTreeSet::new, |f| late(g, f));
     if let Some(finish) = finish {
         let rows = schedule.rows_to_finish(bucket);
         let finished = Bucket { rows_max: rows as u32, ..*bucket };
-        count_finish(g, finish, &finished, t);
-        t.flops += t.finish_ops.saturating_mul(u64::from(bucket.rows_max)) / rows.max(1);
+        let finishers = schedule.finishers();
+        count_finish(g, finish, finishers, &finished, t);
+        t.flops += t.finish_ops.saturating_mul(finishers * u64::from(bucket.rows_max)) / rows.max(1);
         if let Form::Attend(a) = &schedule.form {
-            // Groups of heads finish apart. All loads of two columns a lane are in flight before the first is used: more at
-            // once than what a workgroup is taken to pull counts as fewer bytes.
-            let bytes = (t.copied_bytes + t.loaded_bytes).div_ceil(a.groups());
+            // All loads of two columns a lane are in flight before the first is used: more at once than what a workgroup is
+            // taken to pull counts as fewer bytes.
+            let bytes = (t.copied_bytes + t.loaded_bytes).saturating_mul(STREAM_IN_FLIGHT);
             let in_flight = u64::from(a.waves()) * 32 * 4 * 2 * a.count.min(SPLITS_AT_ONCE);
-            t.copied_bytes = bytes.saturating_mul(STREAM_IN_FLIGHT) / in_flight.max(STREAM_IN_FLIGHT);
-            (t.loaded_bytes, t.finish_ops) = (0, t.finish_ops.div_ceil(a.groups()));
+            (t.copied_bytes, t.loaded_bytes) = (bytes / in_flight.max(STREAM_IN_FLIGHT), 0);
         }
     }
     for id in g.ids().filter(|id| !late.contains(id)) {
@@ -375,12 +391,15 @@ fn count_work(g: &Graph, schedule: &Schedule, bucket: &Bucket, t: &mut Traffic) 
                 t.tile_flops += flops / taken.max(1) * multiplied;
                 t.lane_ops += unpack_ops(g, node, schedule, bucket);
             }
-            (Some(work), Products::Lanes) => t.lane_ops += contraction_ops(g, id, &work, schedule, bucket),
+            (Some(work), Products::Lanes) => {
+                let ops = contraction_ops(g, id, &work, schedule, bucket);
+                t.lane_ops += ops.saturating_mul(if schedule.shares() > 1 { anew(id) } else { 1 });
+            }
             (None, _) => t.lane_ops += flops / 2,
         }
         let own = lane_ops(g, node, bucket);
         t.flops += own;
-        t.lane_ops += if repeated.contains(&id) { own.saturating_mul(rereads) } else { own };
+        t.lane_ops += own.saturating_mul(anew(id));
     }
 }
 

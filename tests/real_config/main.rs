@@ -48,9 +48,6 @@ const MOE_LAYERS: usize = 42;
 const EXPERTS: usize = 288;
 /// Launches of a token: 7 or fewer for KDA and a dense MLP, 8 for KDA and experts, 13 for attention and experts, 4 ends.
 const LAUNCHES: usize = 416;
-/// Kernels of a token whose waves live longer than 37,000 cycles (`specs/costmodel.md` 6, rule 1): the delta rule
-/// has a workgroup a head.
-const LONG_WAVES: [&str; 1] = ["kda_f_b_proj_g_b_proj_delta_rule"];
 const MAX_LDS: u64 = 65536;
 /// 16 shared arrays of a kernel at most, each with less than 64 bytes of padding in the manifest.
 const SHARED_SLACK: u64 = 16 * 64;
@@ -127,7 +124,7 @@ fn assert_waves(bundle: &Bundle) -> Value {
     assert_eq!(few, &serde_json::json!([]), "fewer than {STREAMING_OCCUPANCY} waves a SIMD");
     let long = all["warnings"]["long_waves"].as_array().unwrap().iter();
     let of_a_token: Vec<&Value> = long.filter(|w| w["rows"] == 1).map(|w| &w["kernel"]).collect();
-    assert_eq!(of_a_token, LONG_WAVES, "waves of one row that live too long");
+    assert!(of_a_token.is_empty(), "waves of one row that live longer than 37,000 cycles: {of_a_token:?}");
     all
 }
 

@@ -1,4 +1,5 @@
-//! Delta form: one workgroup a sequence and head. Each lane owns one value column of the state, in registers.
+//! Delta form: one workgroup a sequence and head, or several that share the head's columns. Each lane owns one value column
+//! of the state, in registers.
 //!
 //! A row takes three round trips of memory: who the sequence is, then everything that is given, then what is stored. So all
 //! loads of a row come first ([`super::heads`]), and what is formed from them meets in workgroup memory ([`super::levels`]).
@@ -8,7 +9,7 @@ use std::collections::BTreeSet;
 use unglue_ir::graph::ValueId;
 use unglue_ir::op::Op;
 use unglue_ir::order::Order;
-use unglue_passes::schedule::{Form, Staged, strip_reshapes};
+use unglue_passes::schedule::{Finish, Form, Staged, strip_reshapes};
 
 use super::heads::HeadRows;
 use super::index::Ix;
@@ -19,22 +20,26 @@ use super::{Gen, Kept, Res, StepBuffer, StepScalar};
 use crate::kp::{Bin, Cmp, Mem, Place, Val};
 
 /// The state of one head.
-struct Head {
+pub(super) struct Head {
     state: Place,
     /// First element of the head's state.
     base: Val,
     heads: u64,
     keys: u64,
     values: u64,
-    parts: u64,
+    /// Sets of waves that share the keys.
+    pub parts: u64,
     chains: u64,
-    seq: Sequence,
+    /// Value columns of this workgroup, and the first of them.
+    own_values: u64,
+    first: Ix,
+    pub seq: Sequence,
     /// The sequence has rows in this step.
     some: Val,
 }
 
 /// One channel of the convolution window behind the step.
-struct NextWindow {
+pub(super) struct NextWindow {
     update: ValueId,
     spot: Spot,
     channel: Ix,
@@ -42,7 +47,7 @@ struct NextWindow {
 }
 
 /// Kept values of a row by when they are formed.
-struct Kinds {
+struct Kinds<'a> {
     /// Contractions of given rows.
     matmuls: Vec<Staged>,
     /// Values over the channels of all heads.
@@ -50,6 +55,8 @@ struct Kinds {
     before: Vec<Staged>,
     /// What follows from the rule's result.
     behind: Vec<Staged>,
+    /// Where workgroups share a head, what the last of them does.
+    finish: Option<&'a Finish>,
 }
 
 impl Head {
@@ -63,13 +70,23 @@ impl Head {
         (self.heads * self.keys, self.keys)
     }
 
-    /// Chains that one part sums.
+    /// Chains that one part sums, or a stage of them.
     fn own_chains(&self) -> u64 {
-        self.chains / self.parts
+        (self.chains / self.parts).max(1)
+    }
+
+    /// Parts that sum the same chains one after the other.
+    fn stages(&self) -> u64 {
+        (self.parts / self.chains).max(1)
+    }
+
+    /// Terms of a chain that one part sums.
+    fn own_terms(&self) -> u64 {
+        self.keys / self.chains / self.stages()
     }
 }
 
-impl Gen<'_> {
+impl<'a> Gen<'a> {
     pub fn delta_form(&mut self, node: ValueId, heads: u64) -> Res<()> {
         let Form::Delta { keys, values, parts, one_row: alone, .. } = self.schedule.form else {
             return self.fault(node, "form");
@@ -77,7 +94,8 @@ impl Gen<'_> {
         let Op::DeltaRule { order: Order::Strided(chains) } = self.g.node(node).op else {
             return self.fault(node, "order");
         };
-        let (head, number) = (self.group(0), self.group(1));
+        let own_values = values / self.schedule.shares();
+        let ((head, first), number) = (self.head_and_first(own_values), self.group(1));
         let seqs = self.scalar(StepScalar::Seqs);
         let here = self.b.cmp(Cmp::Lt, number, seqs);
         self.when(here, |s| {
@@ -88,24 +106,38 @@ impl Gen<'_> {
             let some = s.b.cmp(Cmp::Gt, end, start);
             let (slot, live) = s.slot_of(number);
             let (state, _) = s.leaf(state_leaf(s.g, node))?;
-            let first = s.scaled(slot, heads * keys * values);
+            let of_slot = s.scaled(slot, heads * keys * values);
             let offset = s.scaled(head, keys * values);
-            let base = s.b.bin(Bin::Add, first, offset);
+            let base = s.b.bin(Bin::Add, of_slot, offset);
             // A step of one row has that of its first sequence: no load waits for its number.
             let (start, end) = if alone { (s.b.i(0), s.b.i(1)) } else { (start, end) };
             let seq = Sequence { start, end, slot, live };
             s.sequence = Some(seq);
-            let h = Head { state, base, heads, keys, values, parts, chains: u64::from(chains), seq, some };
+            let chains = u64::from(chains);
+            let h = Head { state, base, heads, keys, values, parts, chains, own_values, first, seq, some };
             let next = if alone { s.only_row(node, &h)? } else { s.delta_rows(node, &h)? };
             s.store_states(&h, &next)
         })
     }
 
-    /// Replaces the head's state and its channels of the convolution window. What the window moves is loaded first.
+    /// Number of the workgroup's head, and the first of its columns.
+    fn head_and_first(&mut self, own_values: u64) -> (Val, Ix) {
+        let (number, shares) = (self.group(0), self.schedule.shares());
+        if shares == 1 {
+            return (number, Ix::Const(0));
+        }
+        let n = self.b.i(shares as i64);
+        let share = Ix::uni(self.b.rem(number, n));
+        (self.b.div(number, n), share.mul(own_values, &mut self.b))
+    }
+
+    /// Replaces the workgroup's columns of the state, and the head's channels of the convolution window where no other
+    /// workgroup reads them. What the window moves is loaded first.
     fn store_states(&mut self, h: &Head, next: &[Val]) -> Res<()> {
         let doit = self.b.and(h.seq.live, h.some);
+        let alone = self.schedule.shares() == 1;
         self.when(doit, |s| {
-            let windows = s.next_windows(h)?;
+            let windows = if alone { s.next_windows(h)? } else { vec![] };
             let outer = s.mask;
             let column = s.column(h);
             for (i, &v) in next.iter().enumerate() {
@@ -113,11 +145,15 @@ impl Gen<'_> {
                 s.store(h.state, Some(base), column, v);
             }
             s.mask = outer;
-            for w in windows {
-                s.at_spot(&w.spot, |s| s.replace_window(w.update, h.seq.slot, w.channel, &w.lines))?;
-            }
-            Ok(())
+            s.replace_windows(h, windows)
         })
+    }
+
+    pub(super) fn replace_windows(&mut self, h: &Head, windows: Vec<NextWindow>) -> Res<()> {
+        for w in windows {
+            self.at_spot(&w.spot, |s| s.replace_window(w.update, h.seq.slot, w.channel, &w.lines))?;
+        }
+        Ok(())
     }
 
     /// The next lines of the convolution window for this head's channels.
@@ -140,21 +176,28 @@ impl Gen<'_> {
         u64::from(self.b.waves()) / h.parts
     }
 
-    /// Column of this lane.
-    fn column(&mut self, h: &Head) -> Ix {
+    /// Column of this lane, of the head's.
+    pub(super) fn column(&mut self, h: &Head) -> Ix {
+        let own = self.own_column(h);
+        own.add(h.first, &mut self.b)
+    }
+
+    /// Column of this lane, of the workgroup's.
+    fn own_column(&mut self, h: &Head) -> Ix {
         let waves = self.column_waves(h);
         let (wave, n) = (self.b.wave(), self.b.i(waves as i64));
         let wave = self.b.rem(wave, n);
         let lanes = self.b.i(32);
         let base = self.b.mul(wave, lanes);
         let at = Ix::Seq { base, aligned: true };
-        if !h.values.is_multiple_of(32 * waves) {
-            self.mask_below(at, h.values);
+        if !h.own_values.is_multiple_of(32 * waves) {
+            self.mask_below(at, h.own_values);
         }
         at
     }
 
-    /// Key number `i` of this wave's part: part p has the chains p * own .. of every round.
+    /// Key number `i` of this wave's part: part p has the chains p * own .. of every round. Of more parts than chains, every
+    /// chains-th has the same chain, and later rounds of it.
     fn key(&mut self, h: &Head, i: u64) -> Ix {
         if h.parts == 1 {
             return Ix::Const(i);
@@ -162,13 +205,23 @@ impl Gen<'_> {
         let own = h.own_chains();
         let start = i / own * h.chains + i % own;
         let part = self.part(h);
-        let offset = self.b.i(own as i64);
-        let offset = self.b.mul(part, offset);
+        let offset = match h.stages() {
+            1 => {
+                let own = self.b.i(own as i64);
+                self.b.mul(part, own)
+            }
+            _ => {
+                let (chains, each) = (self.b.i(h.chains as i64), self.b.i((h.own_terms() * h.chains) as i64));
+                let (stage, chain) = (self.b.div(part, chains), self.b.rem(part, chains));
+                let rounds = self.b.mul(stage, each);
+                self.b.add(rounds, chain)
+            }
+        };
         let start = self.b.i(start as i64);
         Ix::uni(self.b.add(offset, start))
     }
 
-    fn part(&mut self, h: &Head) -> Val {
+    pub(super) fn part(&mut self, h: &Head) -> Val {
         let waves = self.column_waves(h);
         let (wave, n) = (self.b.wave(), self.b.i(waves as i64));
         self.b.div(wave, n)
@@ -223,16 +276,25 @@ impl Gen<'_> {
         let kinds = self.kinds(node)?;
         let given = self.load_row(node, h, &kinds)?;
         let state = self.load_state(h);
+        let windows = if kinds.finish.is_some() { self.next_windows(h)? } else { vec![] };
         self.keep_given(h, &kinds, &given)?;
         let state = self.of_live(h, &state);
-        let next = self.row_rule(node, h, &kinds, &state)?;
-        self.when(h.some, |s| s.write_head_outputs())?;
+        let Some(finish) = kinds.finish else {
+            let next = self.row_rule(node, h, &kinds, &state)?;
+            self.when(h.some, |s| s.write_head_outputs())?;
+            return Ok(next);
+        };
+        self.keep_levels(&kinds.before)?;
+        let (o, next) = self.delta_step(node, h, &state)?;
+        self.when(h.some, |s| s.hand_over(h, finish, o)?.finish_head(h, finish, windows))?;
+        self.taps.clear();
         Ok(next)
     }
 
-    fn kinds(&self, node: ValueId) -> Res<Kinds> {
+    fn kinds(&self, node: ValueId) -> Res<Kinds<'a>> {
         let behind = self.behind(node);
-        let mut kinds = Kinds { matmuls: vec![], channels: vec![], before: vec![], behind: vec![] };
+        let finish = self.schedule.finish();
+        let mut kinds = Kinds { matmuls: vec![], channels: vec![], before: vec![], behind: vec![], finish };
         for s in &self.schedule.staged {
             match self.g.node(s.node).op {
                 Op::MatMul { .. } => kinds.matmuls.push(*s),
@@ -243,13 +305,16 @@ impl Gen<'_> {
         }
         // The result is kept where it is formed.
         kinds.behind.retain(|s| self.g.node(s.node).args.first() != Some(&node));
+        let finished = finish.iter().flat_map(|f| f.staged.iter().filter(|s| !f.exchanged.contains(&s.node)));
+        kinds.behind.extend(finished);
         Ok(kinds)
     }
 
     /// Starts all loads of a row: weight rows of the head's contractions, and what is given of all that is formed.
     fn load_row(&mut self, node: ValueId, h: &Head, kinds: &Kinds) -> Res<Vec<Option<HeadRows>>> {
         let rows = kinds.matmuls.iter().map(|s| self.load_head_rows(s)).collect::<Res<Vec<_>>>()?;
-        let later: BTreeSet<ValueId> = self.schedule.staged.iter().map(|s| s.node).collect();
+        let finished = kinds.finish.iter().flat_map(|f| &f.staged);
+        let later: BTreeSet<ValueId> = self.schedule.staged.iter().chain(finished).map(|s| s.node).collect();
         for s in &kinds.channels {
             for spot in self.spots(s.elements) {
                 let channel = self.head_channel(spot.at, h.channels());
@@ -269,8 +334,16 @@ impl Gen<'_> {
         self.load_ahead(args[2], &[head, column], &later)?;
         self.mask = outer;
         self.load_ahead(args[4], &[head, Ix::Const(0)], &later)?;
+        let handed = kinds.finish.map_or(&[][..], |f| &f.exchanged);
+        for &v in handed {
+            let at = self.handed_index(h, v)?;
+            self.load_operands_ahead(v, &at, &later)?;
+        }
         for (_, v) in self.g.outputs.iter().filter(|(_, v)| self.g.ty(*v).tensor().is_some()) {
             let v = strip_reshapes(self.g, *v);
+            if handed.contains(&v) {
+                continue;
+            }
             let width = self.dims(v)?.last().copied().unwrap_or(1);
             for spot in self.spots(width) {
                 self.load_ahead(v, &[head, spot.at], &later)?;
@@ -290,7 +363,7 @@ impl Gen<'_> {
             self.b.barrier();
         }
         for (s, _) in kinds.matmuls.iter().zip(rows).filter(|(_, rows)| rows.is_none()) {
-            self.keep_head_matmul(s.node, s.elements)?;
+            self.keep_head_matmul(s)?;
         }
         Ok(())
     }
@@ -321,33 +394,34 @@ impl Gen<'_> {
         let n = self.g.node(node);
         let [q, k, v, decay, beta] = [n.args[0], n.args[1], n.args[2], n.args[3], n.args[4]];
         let outer = self.mask;
-        let column = self.column(h);
+        let own = self.own_column(h);
+        let column = own.add(h.first, &mut self.b);
         let head = self.head.map_or(Ix::Const(0), |(_, number)| Ix::uni(number));
         let (value, beta) = (self.eval(v, &[head, column])?, self.eval(beta, &[head, Ix::Const(0)])?);
-        let mut decayed = Vec::new();
+        let (mut decayed, mut keys) = (Vec::new(), Vec::new());
         let mut sums = self.no_sums(h);
         for (i, &s) in state.iter().enumerate() {
             let at = [head, self.key(h, i as u64)];
             let (g, key) = (self.eval(decay, &at)?, self.eval(k, &at)?);
             let s = self.b.mul(s, g);
-            let c = i % sums.len();
-            sums[c] = self.b.fma(key, s, sums[c]);
+            self.add_term(h, &mut sums, i, (key, s));
             decayed.push(s);
+            keys.push(key);
         }
-        let predicted = self.key_total(h, sums, column);
+        let predicted = self.key_total(h, sums, own, (&keys, &decayed))?;
         let error = self.b.sub(value, predicted);
         let delta = self.b.mul(error, beta);
+        let (mut next, mut queries) = (Vec::new(), Vec::new());
         let mut sums = self.no_sums(h);
-        let mut next = Vec::new();
         for (i, &s) in decayed.iter().enumerate() {
             let at = [head, self.key(h, i as u64)];
             let (key, query) = (self.eval(k, &at)?, self.eval(q, &at)?);
             let s = self.b.fma(key, delta, s);
-            let c = i % sums.len();
-            sums[c] = self.b.fma(query, s, sums[c]);
+            self.add_term(h, &mut sums, i, (query, s));
             next.push(s);
+            queries.push(query);
         }
-        let o = self.key_total(h, sums, column);
+        let o = self.key_total(h, sums, own, (&queries, &next))?;
         self.mask = outer;
         Ok((o, next))
     }
@@ -357,8 +431,16 @@ impl Gen<'_> {
         vec![self.b.splat(zero, 1); h.own_chains() as usize]
     }
 
-    /// Sum over all keys, in every lane. Parts meet in workgroup memory: the tree's first step. May hold a barrier.
-    fn key_total(&mut self, h: &Head, mut sums: Vec<Val>, column: Ix) -> Val {
+    /// Adds the wave's `i`-th term to its chain, unless chains wait for parts that come first.
+    fn add_term(&mut self, h: &Head, sums: &mut [Val], i: usize, (factor, s): (Val, Val)) {
+        if h.stages() == 1 {
+            let c = i % sums.len();
+            sums[c] = self.b.fma(factor, s, sums[c]);
+        }
+    }
+
+    /// Sum over all keys, in every lane. Parts meet in workgroup memory: the tree's first step. May hold barriers.
+    fn key_total(&mut self, h: &Head, mut sums: Vec<Val>, column: Ix, (factors, state): (&[Val], &[Val])) -> Res<Val> {
         if h.parts == 1 {
             // Chains without a term in the last round add +0.
             let (zero, rest) = (self.b.f(0.0), h.keys as usize % sums.len());
@@ -367,26 +449,56 @@ impl Gen<'_> {
                     *s = self.b.bin(Bin::Add, *s, zero);
                 }
             }
-            return self.strided_total(&sums);
+            return Ok(self.strided_total(&sums));
         }
-        let own = h.own_chains();
-        let place = self.b.shared("chains", Mem::F32, h.chains * h.values);
-        let part = self.part(h);
-        let width = self.b.i((own * h.values) as i64);
-        let first = self.b.mul(part, width);
-        for (c, &s) in sums.iter().enumerate() {
-            let line = self.b.i((c as u64 * h.values) as i64);
-            let base = self.b.add(first, line);
-            self.store(place, Some(base), column, s);
+        let place = self.b.shared("chains", Mem::F32, h.chains * h.own_values);
+        match h.stages() {
+            1 => self.store_chains(h, place, sums, column),
+            _ => self.chains_in_stages(h, place, column, (factors, state))?,
         }
         self.b.barrier();
         let all: Vec<Val> = (0..h.chains)
             .map(|c| {
-                let line = self.b.i((c * h.values) as i64);
+                let line = self.b.i((c * h.own_values) as i64);
                 self.load(place, Some(line), column)
             })
             .collect();
-        self.strided_total(&all)
+        Ok(self.strided_total(&all))
+    }
+
+    /// Sums of a part's own chains.
+    fn store_chains(&mut self, h: &Head, place: Place, sums: Vec<Val>, column: Ix) {
+        let part = self.part(h);
+        let width = self.b.i((h.own_chains() * h.own_values) as i64);
+        let first = self.b.mul(part, width);
+        for (c, s) in sums.into_iter().enumerate() {
+            let line = self.b.i((c as u64 * h.own_values) as i64);
+            let base = self.b.add(first, line);
+            self.store(place, Some(base), column, s);
+        }
+    }
+
+    /// One chain a part, of which several parts have terms: each goes on from what the one before has stored.
+    fn chains_in_stages(&mut self, h: &Head, place: Place, column: Ix, (factors, state): (&[Val], &[Val])) -> Res<()> {
+        let (part, chains) = (self.part(h), self.b.i(h.chains as i64));
+        let (stage, chain) = (self.b.div(part, chains), self.b.rem(part, chains));
+        let width = self.b.i(h.own_values as i64);
+        let line = self.b.mul(chain, width);
+        for number in 0..h.stages() {
+            if number > 0 {
+                self.b.barrier();
+            }
+            let mine = self.is(Cmp::Eq, stage, number as i64);
+            self.when(mine, |s| {
+                let zero = s.b.f(0.0);
+                let so_far = if number == 0 { s.b.splat(zero, 1) } else { s.load(place, Some(line), column) };
+                let terms = factors.iter().zip(state);
+                let sum = terms.fold(so_far, |sum, (&factor, &x)| s.b.fma(factor, x, sum));
+                s.store(place, Some(line), column, sum);
+                Ok(())
+            })?;
+        }
+        Ok(())
     }
 
     /// The result leaves the lanes through workgroup memory.
@@ -421,7 +533,7 @@ impl Gen<'_> {
         Ok(())
     }
 
-    fn write_head_output(&mut self, number: usize) -> Res<()> {
+    pub(super) fn write_head_output(&mut self, number: usize) -> Res<()> {
         let (name, value) = &self.g.outputs[number];
         let v = strip_reshapes(self.g, *value);
         let dims = self.dims(v)?;

@@ -47,14 +47,19 @@ impl Gen<'_> {
                 };
                 Ok(self.load(*place, base, flat))
             }
-            Kept::OfHead { place, elements } => {
+            Kept::OfHead { place, elements, shares } => {
                 let dims = self.dims(id)?;
                 let flat = flatten(&dims, idx, &mut self.b);
-                let Some((_, head)) = self.head else { return self.fault(id, "kept for a head outside of one") };
+                let number = self.part_of_head(id, *shares)?;
                 let width = self.b.i(-(*elements as i64));
-                let back = Ix::Uni { val: self.b.mul(head, width), aligned: elements.is_multiple_of(32) };
+                let back = Ix::Uni { val: self.b.mul(number, width), aligned: elements.is_multiple_of(32) };
                 let own = flat.add(back, &mut self.b);
                 Ok(self.load(*place, None, own))
+            }
+            Kept::Exchanged { place } => {
+                let dims = self.dims(id)?;
+                let (base, flat) = (self.row_base(&dims), flatten(&dims, idx, &mut self.b));
+                Ok(self.load(*place, Some(base), flat))
             }
             Kept::Channels { .. } => self.fault(id, "channels of several heads"),
             Kept::Tile { place, columns } => {

@@ -6,7 +6,7 @@ use unglue_ir::graph::{Graph, ValueId};
 use unglue_passes::schedule::{Finish, Place as Keep, Schedule, Skinny, Staged, strip_reshapes};
 
 use super::{Gen, Kept, Res};
-use crate::kp::{Addr, Bin, Bound, Cmp, LANES, Val};
+use crate::kp::{Addr, Bin, Bound, Cmp, LANES, Place, Val};
 
 /// The output that an exchanged value is stored to: the first of its name.
 fn output_of(g: &Graph, value: ValueId) -> Option<&str> {
@@ -107,10 +107,15 @@ impl Gen<'_> {
 
     /// Where all rows of an exchanged value stand.
     fn exchanged(&mut self, v: ValueId) -> Res<Kept> {
-        let Some(name) = output_of(self.g, v) else { return self.fault(v, "an exchanged value without a buffer") };
-        let (mem, elements) = (self.mem(v)?, self.elements(v)?);
-        let place = self.iface.output(&mut self.b, name, mem);
+        let (place, elements) = (self.exchange_place(v)?, self.elements(v)?);
         Ok(Kept::Shared { place, elements, by_row: true })
+    }
+
+    /// The buffer through which workgroups hand a value over.
+    pub(super) fn exchange_place(&mut self, v: ValueId) -> Res<Place> {
+        let Some(name) = output_of(self.g, v) else { return self.fault(v, "an exchanged value without a buffer") };
+        let mem = self.mem(v)?;
+        Ok(self.iface.output(&mut self.b, name, mem))
     }
 
     /// Loads the current row of an exchanged value that is copied to workgroup memory.

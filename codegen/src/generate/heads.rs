@@ -25,8 +25,9 @@ pub(super) struct HeadRows {
     id: ValueId,
     /// Where the outputs are kept.
     place: Place,
-    /// Outputs of the head.
+    /// Outputs of the head, or of one of the `shares` workgroups that share it.
     elements: u64,
+    shares: u64,
     weight: Place,
     /// First element of the head's weight rows.
     base: Val,
@@ -64,7 +65,8 @@ impl Gen<'_> {
         let args = &self.g.node(id).args;
         let (x, w) = (strip_reshapes(self.g, args[0]), strip_reshapes(self.g, args[1]));
         let k = self.dims(w)?[1];
-        let Some((_, head)) = self.head else { return self.fault(id, "a contraction outside of a head") };
+        let shares = self.shares_of(s)?;
+        let number = self.part_of_head(id, shares)?;
         let fills = k.is_power_of_two() && (WIDE..=CHAINS).contains(&k) && (elements * k).is_multiple_of(CHAINS);
         if !fills || self.packed(w).is_some() {
             return Ok(None);
@@ -74,7 +76,7 @@ impl Gen<'_> {
             self.streams.insert(Stream { param, row_bytes: CHAINS * mem.bytes(), lane_bytes: LANE_BYTES });
         }
         let loads = (elements * k / CHAINS).div_ceil(waves).next_power_of_two().min(IN_FLIGHT).min(k / WIDE);
-        let base = self.scaled(head, elements * k);
+        let base = self.scaled(number, elements * k);
         let base = self.of_this_row(base);
         let (lane, wide, inside) = (self.b.lane(), self.b.i(WIDE as i64), self.b.i(k as i64 - 1));
         let index = self.b.mul(lane, wide);
@@ -82,7 +84,7 @@ impl Gen<'_> {
         let row = self.row_base(&[k]);
         let operand = self.b.load(from, Addr::Lanes { base: row, index }, Bound::All, WIDE as u8);
         let place = self.shared_array(id, Mem::F32, elements);
-        let mut rows = HeadRows { id, place, elements, weight, base, k, loads, operand, weights: vec![] };
+        let mut rows = HeadRows { id, place, elements, shares, weight, base, k, loads, operand, weights: vec![] };
         rows.weights = self.weight_rows(&rows, 0);
         Ok(Some(rows))
     }
@@ -134,7 +136,8 @@ impl Gen<'_> {
             let weights = self.weight_rows(rows, round);
             self.round_sums(rows, round, &weights);
         }
-        self.kept.insert(rows.id, Kept::OfHead { place: rows.place, elements: rows.elements });
+        let HeadRows { place, elements, shares, .. } = *rows;
+        self.kept.insert(rows.id, Kept::OfHead { place, elements, shares });
     }
 
     fn round_sums(&mut self, rows: &HeadRows, round: u64, weights: &[Val]) {
@@ -165,10 +168,10 @@ impl Gen<'_> {
     }
 
     /// A head's outputs of a contraction, 32 of them a wave at a time, into workgroup memory. Collective.
-    pub(super) fn keep_head_matmul(&mut self, id: ValueId, elements: u64) -> Res<()> {
-        let (Some((_, head)), n) = (self.head, self.elements(id)?) else {
-            return self.fault(id, "a contraction outside of a head");
-        };
+    pub(super) fn keep_head_matmul(&mut self, s: &Staged) -> Res<()> {
+        let Staged { node: id, elements, .. } = *s;
+        let (n, shares) = (self.elements(id)?, self.shares_of(s)?);
+        let number = self.part_of_head(id, shares)?;
         let place = self.shared_array(id, Mem::F32, elements);
         let per = elements.min(u64::from(LANES)) as u32;
         let segment = Segment {
@@ -185,7 +188,7 @@ impl Gen<'_> {
         let row = self.row;
         self.for_elements(elements, |g, at| {
             let width = g.b.i(elements as i64);
-            let first = g.b.mul(head, width);
+            let first = g.b.mul(number, width);
             let Ix::Seq { base, .. } = at else { return g.fault(id, "elements that do not follow one another") };
             let span = Span { n0: g.b.add(first, base), rows: vec![row] };
             let mask = g.mask.take();
@@ -196,8 +199,23 @@ impl Gen<'_> {
             Ok(())
         })?;
         self.b.barrier();
-        self.kept.insert(id, Kept::OfHead { place, elements });
+        self.kept.insert(id, Kept::OfHead { place, elements, shares });
         Ok(())
+    }
+
+    /// Workgroups to which a head's outputs of a contraction are dealt.
+    fn shares_of(&self, s: &Staged) -> Res<u64> {
+        let Some((heads, _)) = self.head else { return self.fault(s.node, "a contraction outside of a head") };
+        Ok(self.elements(s.node)? / (heads * s.elements))
+    }
+
+    /// Number of the head, or of the workgroup where it has one of `shares` parts of the head.
+    pub(super) fn part_of_head(&mut self, id: ValueId, shares: u64) -> Res<Val> {
+        match self.head {
+            Some((_, head)) if shares == 1 => Ok(head),
+            Some(_) => Ok(self.group(0)),
+            None => self.fault(id, "kept for a head outside of one"),
+        }
     }
 
     /// Channel number `own` of the head: of each segment of `segment` channels it has `width`, behind those of lower heads.

@@ -173,7 +173,12 @@ impl Gen<'_> {
         }
         self.b.barrier();
         for (s, place) in formed {
-            self.kept.insert(s.node, Kept::Shared { place, elements: s.elements, by_row: false });
+            let kept = match self.dims(s.node)?.as_slice() {
+                // Heads one after the other.
+                [_] => Kept::OfHead { place, elements: s.elements, shares: 1 },
+                _ => Kept::Shared { place, elements: s.elements, by_row: false },
+            };
+            self.kept.insert(s.node, kept);
             // What was formed inline before now has a place.
             self.memo.iter_mut().for_each(|m| m.retain(|(v, _), _| *v != s.node));
         }

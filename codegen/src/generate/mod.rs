@@ -27,6 +27,7 @@ mod scores;
 mod select;
 mod skinny;
 mod split_k;
+mod spread;
 mod state;
 mod strided;
 mod sums;
@@ -73,8 +74,11 @@ enum Kept {
     Regs(Vec<Val>),
     /// Workgroup memory; with `by_row`, row r of the step at r * `elements`.
     Shared { place: Place, elements: u64, by_row: bool },
-    /// Workgroup memory: the `elements` values of this head, of a value that has as many for each.
-    OfHead { place: Place, elements: u64 },
+    /// Workgroup memory: the `elements` values of this head, of a value that has as many for each; or those of one of the
+    /// `shares` workgroups that share the head.
+    OfHead { place: Place, elements: u64, shares: u64 },
+    /// The buffer through which workgroups hand the value over, row after row.
+    Exchanged { place: Place },
     /// Workgroup memory: this head's channels of a row of whole segments, `width` of each segment, one after the other.
     Channels { place: Place, segment: u64, width: u64 },
     /// Workgroup memory: the workgroup's columns of some rows.

@@ -50,11 +50,16 @@ impl<'a> Gen<'a> {
         })
     }
 
-    /// Index of element `flat` of the scope: all axes, or those behind the fixed head.
+    /// Index of element `flat` of the scope: all axes, or those behind the fixed head. Of a value whose heads stand one after
+    /// the other it is an element of the head's.
     pub fn scope_index(&mut self, id: ValueId, flat: Ix) -> Res<Vec<Ix>> {
         let dims = self.dims(id)?;
         Ok(match self.head {
             Some((h, number)) if dims.len() == 2 && dims[0] == h => vec![Ix::uni(number), flat],
+            Some((h, number)) if dims.len() == 1 => {
+                let first = Ix::uni(number).mul(dims[0] / h, &mut self.b);
+                vec![flat.add(first, &mut self.b)]
+            }
             _ => unflatten(&dims, flat, &mut self.b),
         })
     }

@@ -13,6 +13,7 @@ mod repeats;
 mod router;
 mod sites;
 mod split_k;
+mod spreads;
 mod tile_bodies;
 mod tiles;
 
@@ -279,8 +280,9 @@ fn finishes_on_many_threads() {
         ("beside", finishes::router_beside_experts(96, 288, 8)),
         ("best", finishes::head_best(40, 5000)),
         ("site", sites::site(4, 96)),
+        ("head", spreads::kda(2, 128, Some(128))),
     ] {
-        let made = Made::new(name, &g, 4, 0);
+        let made = Made::new(name, &g, if name == "head" { 1 } else { 4 }, 0);
         let mut cpu = made.cpu(8);
         (0..200).for_each(|round| made.compare(&mut cpu, round % 6));
     }
@@ -309,8 +311,35 @@ fn convolution_and_delta_rule() {
     run("kda_real", &bodies::conv_delta_norm(2, 128, None), 4, 0);
     all_buckets("kda", &bodies::conv_delta_norm(2, 32, None), 0);
     run("kda_low_rank_real", &bodies::conv_delta_norm(2, 128, Some(128)), 4, 0);
-    run("kda_low_rank_real_r1", &bodies::conv_delta_norm(2, 128, Some(128)), 1, 0);
     all_buckets("kda_low_rank", &bodies::conv_delta_norm(3, 40, Some(20)), 0);
+}
+
+/// Columns of a head over several workgroups: as many as keys and not, gates of which each has its own columns, shares of one
+/// wave of columns and of two, chains whole and in stages.
+#[test]
+fn heads_over_several_workgroups() {
+    for (name, graph, shares) in [
+        ("real", spreads::kda(2, 128, Some(128)), 4),
+        ("given", spreads::kda(3, 128, None), 4),
+        ("rank_16", spreads::kda(1, 64, Some(16)), 2),
+        ("rank_20", spreads::kda(2, 64, Some(20)), 2),
+        ("keys_20", spreads::normed(2, 20, 64), 2),
+        ("values_256", spreads::normed(40, 64, 256), 8),
+        ("many_heads", spreads::normed(64, 32, 256), 4),
+    ] {
+        let name = format!("spread_{name}");
+        let schedule = Made::new(&name, &graph, 1, 0).schedule;
+        assert_eq!(schedule.shares(), shares, "{}", schedule.describe());
+        run(&name, &graph, 1, 0);
+    }
+}
+
+/// One workgroup has a head whose columns are no whole waves, and every head of a step of several rows.
+#[test]
+fn heads_of_one_workgroup() {
+    for (graph, rows) in [(bodies::conv_delta_norm(2, 96, None), 1), (bodies::conv_delta_norm(2, 128, None), 4)] {
+        assert_eq!(Made::new("whole", &graph, rows, 0).schedule.shares(), 1);
+    }
 }
 
 /// Launches of several lists share a kernel if graph and schedule are equal: code without a loop over rows must be told apart.
@@ -327,13 +356,14 @@ fn one_row_and_several_are_two_schedules_of_the_delta_rule() {
 fn factors_of_a_heads_gates() {
     run("kda_rank_16", &bodies::conv_delta_norm(2, 16, Some(16)), 4, 0);
     run("kda_rank_256", &bodies::conv_delta_norm(2, 16, Some(256)), 1, 0);
+    run("kda_rank_256_spread", &spreads::kda(1, 64, Some(256)), 1, 0);
 }
 
 /// Behind the first barrier of a row that is alone only the lines of the convolution window are loaded.
 #[test]
 fn a_head_loads_what_is_given_first() {
     for fit in fit::FITS {
-        let graph = bodies::conv_delta_norm(2, 128, Some(128));
+        let graph = spreads::kda(2, 128, Some(128));
         let made = Made::of("kda_loads", &graph, Bucket { rows_max: 1, seqs_max: 1, pools: 0, fit });
         let code = String::from_utf8(made.code("sm_90")).unwrap();
         let (first, rest) = code.split_once("bar.sync").unwrap();

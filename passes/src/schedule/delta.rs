@@ -1,4 +1,5 @@
-//! Delta form: one workgroup a sequence and head; the rows of the sequence are taken in order.
+//! Delta form: one workgroup a sequence and head, or several ([`super::spread`]) where a step has one row; the rows of the
+//! sequence are taken in order.
 
 use std::collections::BTreeSet;
 
@@ -8,13 +9,14 @@ use unglue_ir::order::Order;
 use unglue_ir::types::{DType, Dim};
 
 use super::skinny::is_contraction;
+use super::spread::{self, Spread};
 use super::stage::{self, Place, Scope, Staged};
 use super::{Bucket, Form, Obstacle, Products, Schedule, is_leaf, strip_reshapes};
 
 /// Key rows of the state that one lane may hold in registers: 128 spill on gfx1201 (49 of 256 VGPRs, measured with LLVM 22).
 const KEYS_MAX: u64 = 64;
-/// Parts into which keys may be dealt.
-const PARTS: [u64; 3] = [1, 2, 4];
+/// Parts into which keys may be dealt. More parts than the order has chains take each chain one after the other.
+const PARTS: [u64; 5] = [1, 2, 4, 8, 16];
 /// Waves of a workgroup: one for each 32 value columns, and for each part of the keys.
 const WAVES_MAX: u64 = 16;
 
@@ -24,26 +26,50 @@ pub fn schedule(g: &Graph, node: ValueId, bucket: &Bucket) -> Result<Schedule, O
         |id: ValueId| g.ty(id).tensor().map(|t| t.shape.iter().map(|d| d.fixed().unwrap_or(0)).collect::<Vec<_>>());
     let (Some(q), Some(v)) = (dims(args[0]), dims(args[2])) else { return Err(Obstacle::new("delta", "no tensors")) };
     let (heads, keys, values) = (q[1], q[2], v[2]);
-    let column_waves = values.div_ceil(32).next_power_of_two();
-    let parts = parts(g, node, (keys, values), column_waves, bucket.fit.keys_a_lane)?;
-    let nodes: BTreeSet<ValueId> = g.ids().filter(|id| *id != node).collect();
     check_nodes(g, node, heads)?;
+    let spread = spread::plan(g, node, (heads, values), bucket)?;
+    let shares = spread.as_ref().map_or(1, |s| s.shares);
+    check_outputs(g, heads, spread.as_ref())?;
+    let column_waves = (values / shares).div_ceil(32).next_power_of_two();
+    let keys_a_lane = if shares > 1 { bucket.fit.spread_keys_a_lane } else { bucket.fit.keys_a_lane };
+    let parts = parts(g, node, (keys, values), column_waves, keys_a_lane)?;
+    let mut staged = staged(g, node, (heads, keys), spread.as_ref(), bucket)?;
+    staged.extend(head_matmuls(g, node, (heads, shares), spread.as_ref(), &staged)?);
+    staged.sort_by_key(|s| s.node);
+    let finished = spread.as_ref().map_or(&[][..], |s| &s.finish.staged);
+    stage::check_budgets(&[(&staged, 1), (finished, 1)])?;
+    let waves = (column_waves * parts) as u32;
+    let one_row = bucket.rows_max == 1;
+    let form = Form::Delta { node, heads, keys, values, parts, one_row, spread: spread.map(Box::new) };
+    Ok(Schedule { form, waves, staged, products: Products::Lanes })
+}
+
+/// Kept values of a head but for its contractions, whose workgroups form them whole.
+fn staged(
+    g: &Graph,
+    node: ValueId,
+    (heads, keys): (u64, u64),
+    spread: Option<&Spread>,
+    bucket: &Bucket,
+) -> Result<Vec<Staged>, Obstacle> {
+    let args = &g.node(node).args;
+    let result: Vec<ValueId> = spread::result(g, node).into_iter().collect();
+    let mut nodes: BTreeSet<ValueId> = g.ids().filter(|id| *id != node).collect();
+    if spread.is_some() {
+        // A workgroup that shares its head hands the result over: it is not in workgroup memory.
+        let late = spread::tail(g, &result);
+        nodes.retain(|id| !late.contains(id) && !result.contains(id));
+    }
     let channels = head_channels(g, heads, keys);
     let stored: BTreeSet<ValueId> = channels.iter().map(|s| s.node).collect();
     // Lanes read a column of their own of the values, and a single element of beta: only long chains of ops are kept.
     let mut wanted = BTreeSet::from([args[0], args[1], args[3]]);
     wanted.extend([args[2]].into_iter().filter(|v| stage::inline_cost(g, *v, &stored) > stage::SHARE_COST));
-    let o = g.ids().find(|id| g.node(*id).op == Op::Project(0) && g.node(*id).args[0] == node);
-    wanted.extend(o);
-    let mut staged =
-        stage::plan(g, &nodes, &Scope { bucket, heads: Some(heads), wanted: &wanted, stored: &stored, rows: 1 })?;
+    wanted.extend(result);
+    let scope = Scope { bucket, heads: Some(heads), wanted: &wanted, stored: &stored, rows: 1 };
+    let mut staged = stage::plan(g, &nodes, &scope)?;
     staged.extend(channels);
-    staged.extend(head_matmuls(g, heads)?);
-    staged.sort_by_key(|s| s.node);
-    stage::check_budget(&staged, 1)?;
-    let waves = (column_waves * parts) as u32;
-    let form = Form::Delta { node, heads, keys, values, parts, one_row: bucket.rows_max == 1 };
-    Ok(Schedule { form, waves, staged, products: Products::Lanes })
+    Ok(staged)
 }
 
 /// Parts into which the keys are dealt, as many of the order's chains each.
@@ -58,7 +84,7 @@ fn parts(
         return Err(Obstacle::new("delta-order", "the rule's sums are not strided"));
     };
     let chains = u64::from(chains);
-    let dealt = |parts: u64| parts == 1 || (chains >= parts && keys.is_multiple_of(chains));
+    let dealt = |parts: u64| parts == 1 || keys.is_multiple_of(chains.max(parts));
     let fits = |parts: u64, each: u64| keys <= parts * each && column_waves * parts <= WAVES_MAX && dealt(parts);
     let found = [wanted, KEYS_MAX].into_iter().find_map(|each| PARTS.into_iter().find(|parts| fits(*parts, each)));
     found.ok_or_else(|| {
@@ -70,8 +96,15 @@ fn parts(
     })
 }
 
-/// Contractions of given rows: a workgroup forms the outputs of its head, which follow one another, and keeps them.
-fn head_matmuls(g: &Graph, heads: u64) -> Result<Vec<Staged>, Obstacle> {
+/// Contractions of given rows: a workgroup forms the outputs of its head, which follow one another, and keeps them. Those of
+/// which it needs its own columns alone are dealt to the head's `shares` workgroups.
+fn head_matmuls(
+    g: &Graph,
+    node: ValueId,
+    (heads, shares): (u64, u64),
+    spread: Option<&Spread>,
+    kept: &[Staged],
+) -> Result<Vec<Staged>, Obstacle> {
     let refuse = |id: ValueId, why: &str| Err(Obstacle::new("delta-matmul", format!("%{} {why}", id.0)));
     let users = g.users();
     let mut out = Vec::new();
@@ -87,7 +120,9 @@ fn head_matmuls(g: &Graph, heads: u64) -> Result<Vec<Staged>, Obstacle> {
             return refuse(id, "does not give the same f32 outputs to each head");
         };
         check_head_users(g, &users, id, outputs, heads)?;
-        out.push(Staged { node: id, place: Place::Shared { bytes: 4 }, elements: outputs / heads });
+        let dealt = spread.is_some_and(|s| spread::by_columns(g, id, node, &s.finish, kept));
+        let elements = outputs / heads / if dealt { shares } else { 1 };
+        out.push(Staged { node: id, place: Place::Shared { bytes: 4 }, elements });
     }
     Ok(out)
 }
@@ -138,7 +173,7 @@ fn check_head_users(g: &Graph, users: &[Vec<ValueId>], id: ValueId, n: u64, head
     }
 }
 
-/// Values of a head are formed by its own workgroup: outputs and reductions have the head axis.
+/// Values of a head are formed by its own workgroups: reductions have the head axis.
 fn check_nodes(g: &Graph, delta: ValueId, heads: u64) -> Result<(), Obstacle> {
     let of_head = |id: ValueId| g.ty(id).tensor().is_some_and(|t| t.rank() == 3 && t.shape[1] == Dim::Fixed(heads));
     for id in g.ids() {
@@ -158,8 +193,15 @@ fn check_nodes(g: &Graph, delta: ValueId, heads: u64) -> Result<(), Obstacle> {
             _ => {}
         }
     }
+    Ok(())
+}
+
+/// Outputs have the head axis. What workgroups exchange may have heads one after the other.
+fn check_outputs(g: &Graph, heads: u64, spread: Option<&Spread>) -> Result<(), Obstacle> {
     for (name, v) in &g.outputs {
-        if g.ty(*v).state().is_none() && !of_head(strip_reshapes(g, *v)) {
+        let root = strip_reshapes(g, *v);
+        let of_head = g.ty(root).tensor().is_none_or(|t| t.rank() == 3 && t.shape[1] == Dim::Fixed(heads));
+        if !of_head && !spread.is_some_and(|s| s.finish.exchanged.contains(&root)) {
             return Err(Obstacle::new("delta-head", format!("output `{name}` has no head axis")));
         }
     }

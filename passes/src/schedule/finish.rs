@@ -1,6 +1,7 @@
 //! Finish stage: what needs whole rows of what workgroups form by parts is formed by the one that arrives last, from what
 //! all of them stored. Workgroups of a skinny kernel have all rows, and the last one finishes one row after the other;
-//! those of a kernel over blocks have a row each, and the last one of each row finishes it.
+//! those of a kernel over blocks have a row each, and the last one of each row finishes it; those that share a head of the
+//! delta rule ([`super::Spread`]) finish that head.
 
 use std::collections::BTreeSet;
 
@@ -21,9 +22,11 @@ const COPIED_A_WAVE: u64 = 512;
 /// What the last workgroup to arrive does.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Finish {
-    /// Values `[rows, n]` of f32 or i32 that workgroups store for the last one, ascending; outputs of the graph.
+    /// Values `[rows, n]` of f32 or i32 that workgroups store for the last one, ascending; outputs of the graph. Of the delta
+    /// rule also `[rows, heads, n]`.
     pub exchanged: Vec<ValueId>,
-    /// Numbers of the skinny segments that store them: their workgroups arrive. Over blocks, all workgroups of a row do.
+    /// Numbers of the skinny segments that store them: their workgroups arrive. Over blocks, all workgroups of a row do, and
+    /// all of a head of the delta rule.
     pub segments: Vec<usize>,
     /// Values kept while a row is finished, in order; exchanged values among them are copied.
     pub staged: Vec<Staged>,
@@ -96,17 +99,27 @@ pub fn behind_contractions(
 pub fn plan(g: &Graph, parts: &Parts, waves: u32, bucket: &Bucket) -> Result<Finish, Obstacle> {
     check_ops(g, parts.tail)?;
     let exchanged = exchanged(g, parts);
-    let found: BTreeSet<ValueId> = output_roots(g);
     for &v in &exchanged {
         exchangeable(g, v)?;
-        if !found.contains(&v) {
-            return Err(Obstacle::new(NEEDS_OUTPUT, format!("%{} is read by the finish and has no buffer", v.0)));
-        }
+        check_stored(g, v)?;
     }
     let nodes = formed(g, parts, &exchanged)?;
     let staged = staged(g, &nodes, &exchanged, COPIED_A_WAVE * u64::from(waves), bucket)?;
-    let outputs = (0..g.outputs.len()).filter(|o| parts.tail.contains(&root(g, *o))).collect();
+    let outputs = outputs_of(g, parts.tail);
     Ok(Finish { exchanged: exchanged.into_iter().collect(), segments: vec![], staged, outputs, nodes })
+}
+
+/// An exchanged value has a buffer.
+pub(super) fn check_stored(g: &Graph, v: ValueId) -> Result<(), Obstacle> {
+    match output_roots(g).contains(&v) {
+        true => Ok(()),
+        false => Err(Obstacle::new(NEEDS_OUTPUT, format!("%{} is read by the finish and has no buffer", v.0))),
+    }
+}
+
+/// Numbers of the outputs that the last workgroup forms.
+pub(super) fn outputs_of(g: &Graph, tail: &BTreeSet<ValueId>) -> Vec<usize> {
+    (0..g.outputs.len()).filter(|o| tail.contains(&root(g, *o))).collect()
 }
 
 /// Values that a finish would be handed and that are no outputs of the graph yet.
@@ -124,7 +137,7 @@ fn output_roots(g: &Graph) -> BTreeSet<ValueId> {
 }
 
 /// Ops that a row workgroup forms, but no state: other workgroups may still read it.
-fn check_ops(g: &Graph, tail: &BTreeSet<ValueId>) -> Result<(), Obstacle> {
+pub(super) fn check_ops(g: &Graph, tail: &BTreeSet<ValueId>) -> Result<(), Obstacle> {
     for &id in tail {
         let node = g.node(id);
         if is_contraction(&node.op) {
@@ -176,7 +189,7 @@ fn strip_views(g: &Graph, mut id: ValueId) -> ValueId {
 
 /// Values of the workgroups' own parts that the tail reads. One that follows from others which are stored anyway, or from
 /// what is given, is formed again instead.
-fn exchanged(g: &Graph, parts: &Parts) -> BTreeSet<ValueId> {
+pub(super) fn exchanged(g: &Graph, parts: &Parts) -> BTreeSet<ValueId> {
     let outputs = output_roots(g);
     let read = |id: ValueId| {
         let args = g.node(id).args.iter().filter(|a| parts.own.contains(a));
@@ -201,7 +214,7 @@ fn exchanged(g: &Graph, parts: &Parts) -> BTreeSet<ValueId> {
 }
 
 /// The tail and what it reads, down to leaves and exchanged values.
-fn formed(g: &Graph, parts: &Parts, exchanged: &BTreeSet<ValueId>) -> Result<BTreeSet<ValueId>, Obstacle> {
+pub(super) fn formed(g: &Graph, parts: &Parts, exchanged: &BTreeSet<ValueId>) -> Result<BTreeSet<ValueId>, Obstacle> {
     let mut nodes = BTreeSet::new();
     let mut todo: Vec<ValueId> = parts.tail.iter().copied().collect();
     while let Some(id) = todo.pop() {

@@ -23,6 +23,10 @@ pub struct Fit {
     pub keys_a_lane: u64,
     /// Workgroups of matrix tiles that a launch keeps: blocks are wide where more are left.
     pub tile_workgroups: u64,
+    /// Workgroups that a launch of the delta rule over one row should have: several share a head where it has fewer.
+    pub delta_workgroups: u64,
+    /// Keys of the state that a lane should hold where workgroups share heads.
+    pub spread_keys_a_lane: u64,
     /// Workgroups that a launch of attention keeps: its heads share workgroups where more are left.
     pub attend_workgroups: u64,
     /// Most heads of an attention workgroup: beyond four its waves are two sets, which share what the first-level cache holds.
@@ -47,6 +51,8 @@ pub static GFX1201: Fit = Fit {
     packed_at_once: 2,
     keys_a_lane: 32,
     tile_workgroups: 64,
+    delta_workgroups: 256,
+    spread_keys_a_lane: 8,
     attend_workgroups: 32,
     attend_heads: 8,
 };
@@ -66,6 +72,8 @@ pub static SM_90: Fit = Fit {
     packed_at_once: 1,
     keys_a_lane: 64,
     tile_workgroups: 132,
+    delta_workgroups: 256,
+    spread_keys_a_lane: 16,
     attend_workgroups: 128,
     attend_heads: 4,
 };

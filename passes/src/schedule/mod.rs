@@ -12,7 +12,8 @@
 //!   row, in the last workgroup of the row to arrive.
 //! - **parts**: one workgroup for each part of a row of which a top-k takes the best; what chooses among the parts, in the
 //!   last workgroup of the row to arrive.
-//! - **delta**: one workgroup a sequence and head; rows in order, state in registers.
+//! - **delta**: one workgroup a sequence and head; rows in order, state in registers. Of a step of one row several workgroups
+//!   a head, the columns of its state dealt to them; what needs the head's whole result, in the last of them to arrive.
 //! - **attend**: attention over selected rows; one workgroup some heads of a row and one split of the places, which the last
 //!   one of these heads to arrive combines, or all splits.
 //! - **scores**, **select**: pool scores, pool selection.
@@ -29,6 +30,7 @@ mod products;
 mod row;
 mod skinny;
 mod split_k;
+mod spread;
 mod stage;
 mod tiles;
 
@@ -45,6 +47,8 @@ pub use parts::Parts;
 pub use products::{JOINED_TREE, LaneWork, Products, ROWS_A_PASS, lane_work};
 pub use skinny::{Label, Segment, Skinny, YAxis};
 pub use split_k::{SPLIT_K_MAX, Slot, Split, spread_over};
+pub(crate) use spread::repeated;
+pub use spread::{HEAD_COUNTERS, Spread};
 pub use stage::{Place, Staged};
 pub use tiles::{Over, ROWS_ON_LANES, TileBlock, Tiles};
 
@@ -80,6 +84,7 @@ pub enum Form {
     Parts(Parts),
     /// `parts`: sets of waves that share a head's keys.
     /// `one_row`: steps have one row, so that the kernel has no loop over rows; its code is for no other bucket.
+    /// `spread`: how several workgroups share a head, if they do.
     Delta {
         node: ValueId,
         heads: u64,
@@ -87,6 +92,7 @@ pub enum Form {
         values: u64,
         parts: u64,
         one_row: bool,
+        spread: Option<Box<Spread>>,
     },
     Attend(Attend),
     Scores {
@@ -188,7 +194,10 @@ pub fn exchanged_without_output(kernel: &Graph) -> Result<Vec<ValueId>, Obstacle
     if !splits.is_empty() {
         return Ok(splits);
     }
-    if kernel.ids().any(|id| skinny::is_contraction(&kernel.node(id).op)) {
+    let rule = kernel.ids().find(|id| matches!(kernel.node(*id).op, Op::DeltaRule { .. }));
+    if let Some(rule) = rule {
+        Ok(spread::exchanged_without_output(kernel, rule))
+    } else if kernel.ids().any(|id| skinny::is_contraction(&kernel.node(id).op)) {
         skinny::exchanged_without_output(kernel)
     } else if let Some(choice) = parts::choice(kernel) {
         parts::exchanged_without_output(kernel, choice)
@@ -260,9 +269,13 @@ impl Schedule {
             Form::Tiles(t) => t.describe(),
             Form::Blocks(f) => f.describe(),
             Form::Parts(f) => f.describe(),
-            Form::Delta { heads, keys, values, parts, one_row, .. } => {
+            Form::Delta { heads, keys, values, parts, one_row, spread, .. } => {
                 let row = if *one_row { ", one row" } else { "" };
-                format!("delta rule, {heads} heads of {keys}x{values}, keys in {parts} parts{row}")
+                let shares = spread.as_ref().map_or(String::new(), |s| {
+                    let (shares, formed, from) = (s.shares, s.finish.nodes.len(), s.finish.exchanged.len());
+                    format!(", {shares} workgroups a head, the last finishes {formed} values from {from}")
+                });
+                format!("delta rule, {heads} heads of {keys}x{values}, keys in {parts} parts{row}{shares}")
             }
             Form::Attend(a) => a.describe(),
             Form::Scores { .. } => "scores, one pool a lane".into(),
@@ -294,17 +307,32 @@ impl Schedule {
             Form::Blocks(f) => f.finish.as_deref(),
             Form::Parts(f) => f.finish.as_deref(),
             Form::Attend(a) => a.finish.as_deref(),
+            Form::Delta { spread, .. } => spread.as_ref().map(|s| &s.finish),
             _ => None,
         }
     }
 
-    /// Rows that one workgroup finishes, one after the other: over blocks each row has a last workgroup of its own, and in
-    /// attention several.
+    /// Rows that one workgroup finishes, one after the other: over blocks each row has a last workgroup of its own, and so has
+    /// each head of the delta rule, and each group of heads in attention.
     pub fn rows_to_finish(&self, bucket: &Bucket) -> u64 {
-        if matches!(self.form, Form::Blocks(_) | Form::Parts(_) | Form::Attend(_)) {
-            1
-        } else {
-            u64::from(bucket.rows_max)
+        let apart = matches!(self.form, Form::Blocks(_) | Form::Parts(_) | Form::Attend(_) | Form::Delta { .. });
+        if apart { 1 } else { u64::from(bucket.rows_max) }
+    }
+
+    /// Last workgroups that share the finish of a row.
+    pub fn finishers(&self) -> u64 {
+        match &self.form {
+            Form::Delta { heads, .. } => *heads,
+            Form::Attend(a) => a.groups(),
+            _ => 1,
+        }
+    }
+
+    /// Workgroups of a head of the delta rule.
+    pub fn shares(&self) -> u64 {
+        match &self.form {
+            Form::Delta { spread: Some(s), .. } => s.shares,
+            _ => 1,
         }
     }
 
@@ -324,7 +352,7 @@ impl Schedule {
             Form::Tiles(t) => t.grid(),
             Form::Blocks(f) => [count(f.blocks), over(f.rows), one],
             Form::Parts(f) => [count(f.parts), over(f.rows), one],
-            Form::Delta { heads, .. } => [count(*heads), over(Dim::Seqs), one],
+            Form::Delta { heads, .. } => [count(*heads * self.shares()), over(Dim::Seqs), one],
             Form::Attend(a) if a.is_split() => [count(a.groups()), count(a.count), over(Dim::Rows)],
             Form::Attend(a) => [count(a.groups()), over(Dim::Rows), one],
             Form::Scores { .. } => {
@@ -357,7 +385,7 @@ impl Schedule {
                 x.value(bucket) * if matches!(self.form, Form::Skinny(_)) { y.value(bucket) } else { 1 }
             }
             Form::Tiles(_) => self.grid()[0].value(bucket),
-            Form::Delta { .. } => 1,
+            Form::Delta { .. } => self.shares(),
             Form::Attend(a) if a.splits.is_none() => 1,
             Form::Attend(a) => a.groups(),
         }
