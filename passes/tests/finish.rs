@@ -8,7 +8,7 @@ use unglue_ir::builder::Builder;
 use unglue_ir::graph::{Graph, ValueId};
 use unglue_ir::op::{Binary, Domain, Op, Unary};
 use unglue_ir::order::Order;
-use unglue_ir::types::{DType, TensorType};
+use unglue_ir::types::{DType, StateKind, StateType, TensorType};
 use unglue_passes::cost::{GFX1201, kernel_cost};
 use unglue_passes::schedule::{Finish, NEEDS_OUTPUT, Schedule, exchanged_without_output, schedule};
 use unglue_passes::{CoverOptions, Limits, Numerics, Strategy, cover, optimise};
@@ -170,4 +170,53 @@ fn a_finish_takes_time_and_no_other_waves_life() {
     assert!(with.t0_ns >= without.t0_ns + handover + 4 * GFX1201.pick.value, "{with:?} {without:?}");
     assert!(with.ns - with.t0_ns > without.ns - without.t0_ns, "copies and operations of the finish");
     assert!(with.wave_cycles < without.wave_cycles + 100, "{with:?} {without:?}");
+}
+
+/// Delta rule over two heads of 128 x `values` whose results are normalised; the norm is scaled by a gate of the row.
+fn heads(values: u64) -> Graph {
+    let (mut b, h, k) = (Builder::new("heads"), 2, 128);
+    let given = |b: &mut Builder, name: &str, width: u64| {
+        b.input(name, TensorType::plain(DType::F32, rows(&[h, width])), Domain::Normal)
+    };
+    let mut args: Vec<ValueId> = ["q", "k"].iter().map(|n| given(&mut b, n, k)).collect();
+    args.push(given(&mut b, "v", values));
+    args.extend([given(&mut b, "decay", k), given(&mut b, "beta", 1)]);
+    let kind = StateKind::Slot { shape: vec![h, k, values] };
+    args.push(b.state("s", StateType { kind, dtype: DType::F32 }));
+    let t = b.add(Op::DeltaRule { order: Order::of_strided(k) }, &args).unwrap();
+    let (o, s) = (b.add(Op::Project(0), &[t]).unwrap(), b.add(Op::Project(1), &[t]).unwrap());
+    let squares = b.binary(Binary::Mul, o, o).unwrap();
+    let sum = b.sum(squares, 2).unwrap();
+    let scale = b.unary(Unary::Rsqrt, sum).unwrap();
+    let y = b.binary(Binary::Mul, o, scale).unwrap();
+    b.output("y", y);
+    b.output("s", s);
+    b.finish()
+}
+
+#[test]
+fn the_last_workgroup_of_a_head_finishes_it() {
+    let (g, s) = scheduled(heads(128), 1);
+    assert_eq!((s.shares(), s.workgroups(&bucket(1))), (4, 8), "{}", s.describe());
+    assert_eq!(finish(&s).exchanged.iter().map(|v| op_of(&g, *v)).collect::<Vec<_>>(), ["project"]);
+    assert_eq!((s.rows_to_finish(&bucket(1)), s.finishers()), (1, 2));
+    // Unsaid that the result is handed over, the kernel has no buffer for it.
+    assert_eq!(schedule(&heads(128), &bucket(1)).unwrap_err().rule, NEEDS_OUTPUT);
+    // Columns that are no whole waves, and steps of several rows.
+    for (values, rows) in [(96, 1), (128, 4)] {
+        assert_eq!(schedule(&heads(values), &bucket(rows)).unwrap().shares(), 1);
+    }
+}
+
+/// Workgroups of a head read what all of its columns need, each again; the state and its own columns' operands once.
+#[test]
+fn shared_heads_are_priced_as_generated() {
+    let (g, s) = scheduled(heads(128), 1);
+    let spread = kernel_cost(&g, &s, &bucket(1), &GFX1201);
+    let alone = heads(128);
+    let whole = kernel_cost(&alone, &schedule(&alone, &bucket(4)).unwrap(), &bucket(4), &GFX1201);
+    assert_eq!(whole.traffic.state_bytes, 4 * spread.traffic.state_bytes);
+    let row = |width: u64| 2 * width * 4;
+    assert_eq!(spread.traffic.reread_bytes, 4 * (3 * row(128) + row(1)) + row(128));
+    assert_eq!(spread.traffic.copied_bytes, 128 * 4);
 }

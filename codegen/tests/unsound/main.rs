@@ -17,7 +17,11 @@ mod mutations;
 #[allow(dead_code, reason = "bodies of kernels that are not mutated")]
 mod packed_bodies;
 mod rewrite;
+mod shared_heads;
 mod split;
+#[path = "../kernels/spreads.rs"]
+#[allow(dead_code, reason = "heads of kernels that are not mutated")]
+mod spreads;
 #[path = "../kernels/tile_bodies.rs"]
 #[allow(dead_code, reason = "bodies of kernels that are not mutated")]
 mod tile_bodies;

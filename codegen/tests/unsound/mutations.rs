@@ -4,7 +4,7 @@ use unglue_codegen::kp::*;
 use unglue_ir::graph::Graph;
 
 use super::rewrite::{Change, Edit};
-use super::{blocks, bodies, finishes};
+use super::{blocks, bodies, finishes, shared_heads};
 
 /// What of `check` finds a mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +53,7 @@ pub fn all() -> Vec<Mutation> {
     list.extend(addresses());
     list.extend(handovers());
     list.extend(over_blocks());
+    list.extend(shared_heads::all());
     list
 }
 
@@ -93,7 +94,7 @@ fn handovers() -> Vec<Mutation> {
     ]
 }
 
-fn arrivals(p: &mut Program, off: i32) {
+pub fn arrivals(p: &mut Program, off: i32) {
     Edit::of(p).first(|e, s| {
         let Stmt::GridFinish { counter, index, arrivals, body } = s else { return Change::Keep };
         let mut out = vec![];

@@ -37,7 +37,8 @@ pub struct Fit {
 /// matmuls of GLM-5.3-Flash, compiled with LLVM 22; two int4 rows leave twelve. 64 keys a lane leave room for six waves, 32
 /// for nine. 43 workgroups pull what the Infinity Cache gives (`cost.rs`: 1,383 of 32 B/ns): with half of 64 they take half
 /// of the bytes at three quarters of the rate; with fewer, bytes and rate fall alike, and compute units stand idle. Rows of
-/// eight heads come in 12 us at that rate, those of four in 24.
+/// eight heads come in 12 us at that rate, those of four in 24. A delta rule of 64 heads of 128 x 128 in 256 workgroups of sixteen
+/// waves has waves short enough for the rule below; 64 workgroups have not.
 ///
 /// A wave that lives longer than 37,000 cycles costs its launch 62,000 (specs/costmodel.md 2). 6 KiB take 28,900 at a
 /// 1024th of 610 B/ns and 2.8 GHz; the chain of a plain matmul, 6,000, comes on top.
