@@ -10,7 +10,7 @@ use super::spreads;
 pub fn all() -> Vec<Mutation> {
     let head = (graph as fn() -> Graph, 1, 0);
     vec![
-        m("one_share_too_few", Finder::Counter, head, |p| arrivals(p, -1)),
+        m("one_share_too_few", Finder::State, head, |p| arrivals(p, -1)),
         m("columns_handed_over_behind_the_arrival", Finder::Output, head, late_columns),
         m("all_shares_take_the_first_columns", Finder::State, head, first_columns),
     ]
