@@ -206,17 +206,16 @@ fn late(g: &Graph, finish: &Finish) -> BTreeSet<ValueId> {
 fn count_finish(g: &Graph, finish: &Finish, finishers: u64, bucket: &Bucket, t: &mut Traffic) {
     let users = g.users();
     let given = |id: &ValueId| matches!(g.node(*id).op, Op::Input { .. } | Op::Weight { .. });
-    let read = |id: &ValueId| users[id.index()].iter().any(|u| finish.nodes.contains(u));
     let own_users: Vec<Vec<ValueId>> =
         users.iter().map(|of| of.iter().copied().filter(|u| finish.nodes.contains(u)).collect()).collect();
+    let read = |id: &ValueId| !own_users[id.index()].is_empty();
     t.copied_bytes = g.ids().filter(|id| given(id) && read(id)).map(|id| used_bytes(g, id, &own_users, bucket)).sum();
     for v in &finish.exchanged {
         let bytes = bytes_of(g.ty(*v), bucket);
         if finish.staged.iter().any(|s| s.node == *v) {
             t.copied_bytes += bytes;
         } else {
-            let readers = users[v.index()].iter().filter(|u| finish.nodes.contains(u)).count() as u64;
-            t.loaded_bytes += bytes.saturating_mul(readers);
+            t.loaded_bytes += bytes.saturating_mul(own_users[v.index()].len() as u64);
         }
     }
     t.finish_ops = finish.nodes.iter().map(|id| lane_ops(g, g.node(*id), bucket)).sum();

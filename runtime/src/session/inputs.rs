@@ -248,7 +248,7 @@ mod tests {
             &[4, 2, -1, -1],
             &[1, 0, 0],
             &[0, 0, 0, 0],
-            &[0; 16],
+            &[0; COUNTERS as usize],
         ];
         for (input, expected) in StepInput::ALL.into_iter().zip(expected) {
             assert_eq!(batch.array(input, &bucket, &geometry), expected, "{input:?}");
