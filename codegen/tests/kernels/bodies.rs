@@ -331,16 +331,21 @@ pub fn conv_update(c: u64, w: u64) -> Graph {
     b.finish()
 }
 
-pub fn delta(h: u64, k: u64, v: u64) -> Graph {
-    let mut b = Builder::new("delta");
-    let [q, key] = ["q", "k"].map(|n| input(&mut b, n, DType::F32, &[R, f(h), f(k)]));
-    let value = input(&mut b, "v", DType::F32, &[R, f(h), f(v)]);
+/// The delta rule over given operands: its result and the next state.
+pub fn rule(b: &mut Builder, [h, k, v]: [u64; 3]) -> [ValueId; 2] {
+    let [q, key] = ["q", "k"].map(|n| input(b, n, DType::F32, &[R, f(h), f(k)]));
+    let value = input(b, "v", DType::F32, &[R, f(h), f(v)]);
     let decay = b.input("decay", TensorType::plain(DType::F32, [R, f(h), f(k)]), Domain::Unit);
     let beta = b.input("beta", TensorType::plain(DType::F32, [R, f(h), f(1)]), Domain::Unit);
-    let key = scaled(&mut b, Binary::Mul, key, 0.1);
-    let s = state(&mut b, "recurrent", StateKind::Slot { shape: vec![h, k, v] }, DType::F32);
+    let key = scaled(b, Binary::Mul, key, 0.1);
+    let s = state(b, "recurrent", StateKind::Slot { shape: vec![h, k, v] }, DType::F32);
     let t = b.add(Op::DeltaRule { order: Order::of_strided(k) }, &[q, key, value, decay, beta, s]).unwrap();
-    let (o, s) = (b.add(Op::Project(0), &[t]).unwrap(), b.add(Op::Project(1), &[t]).unwrap());
+    [0, 1].map(|i| b.add(Op::Project(i), &[t]).unwrap())
+}
+
+pub fn delta(h: u64, k: u64, v: u64) -> Graph {
+    let mut b = Builder::new("delta");
+    let [o, s] = rule(&mut b, [h, k, v]);
     b.output("o", o);
     b.output("recurrent", s);
     b.finish()

@@ -159,6 +159,11 @@ fn once(part: &Part, picks: &Choosable, cuts: &[Cut], solved: &mut Solved) -> Op
     let rows = model.as_inner().num_rows();
     let variables = x.len() + y.len() + more.computed.len() + more.stored.len();
     (solved.variables, solved.rows) = (variables as u64, u64::from(rows));
+    if let Some(most) = part.terms.most {
+        // Branches that take longer are not searched: without it GLM-5.3-Flash compiles in 25 s, with it in 15.
+        let cutoff = most.ns.saturating_add(1).saturating_mul(UNITS_PER_NS);
+        model.set_parameter("cutoff", &cutoff.to_string());
+    }
     run(model, x.len(), solved)
 }
 
