@@ -19,7 +19,7 @@ use unglue_passes::facts::Facts;
 use unglue_passes::schedule::{Bucket, fit};
 use unglue_passes::traffic::tensor_bytes;
 use unglue_passes::{BodyCover, CoverOptions, Strategy, cover};
-use unglue_runtime::{ArgValue, BufferId, Code, CpuDevice, CpuOptions, Device, Guard, manifest};
+use unglue_runtime::{ArgValue, BufferId, COUNTERS, Code, CpuDevice, CpuOptions, Device, Guard, manifest};
 
 #[path = "../../models/tests/common/mod.rs"]
 mod golden;
@@ -261,7 +261,7 @@ impl<'a> Step<'a> {
         let status = read(device, self.step[&StepBuffer::Status]);
         assert!(status[..16].iter().all(|b| *b == 0), "status {status:?}");
         let counter = read(device, self.step[&StepBuffer::Counter]);
-        assert!(counter[..64].iter().all(|b| *b == 0), "counter {counter:?}");
+        assert!(counter.iter().all(|b| *b == 0), "counter {counter:?}");
         for (id, _) in self.values.into_values().chain(self.step.into_values()) {
             device.free(id).unwrap();
         }
@@ -295,7 +295,7 @@ impl<'a> Step<'a> {
             (StepBuffer::Slot, &b.slot),
             (StepBuffer::BlockTable, &self.block_table),
             (StepBuffer::Status, &[0; 4]),
-            (StepBuffer::Counter, &[0; 16]),
+            (StepBuffer::Counter, &[0; COUNTERS as usize]),
         ];
         self.step = parts.map(|(s, v)| (s, alloc(device, encode(DType::I32, &Data::I32(v.to_vec()))))).into();
     }

@@ -328,9 +328,9 @@ fn heads_over_several_workgroups() {
         ("many_heads", spreads::normed(64, 32, 256), 4),
     ] {
         let name = format!("spread_{name}");
-        let schedule = Made::new(&name, &graph, 1, 0).schedule;
-        assert_eq!(schedule.shares(), shares, "{}", schedule.describe());
-        run(&name, &graph, 1, 0);
+        let made = Made::new(&name, &graph, 1, 0);
+        assert_eq!(made.schedule.shares(), shares, "{}", made.schedule.describe());
+        run_made(&made);
     }
 }
 
@@ -356,14 +356,14 @@ fn one_row_and_several_are_two_schedules_of_the_delta_rule() {
 fn factors_of_a_heads_gates() {
     run("kda_rank_16", &bodies::conv_delta_norm(2, 16, Some(16)), 4, 0);
     run("kda_rank_256", &bodies::conv_delta_norm(2, 16, Some(256)), 1, 0);
-    run("kda_rank_256_spread", &spreads::kda(1, 64, Some(256)), 1, 0);
+    run_made(&Made::new("kda_rank_256_spread", &spreads::kda(1, 64, Some(256)), 1, 0));
 }
 
 /// Behind the first barrier of a row that is alone only the lines of the convolution window are loaded.
 #[test]
 fn a_head_loads_what_is_given_first() {
-    for fit in fit::FITS {
-        let graph = spreads::kda(2, 128, Some(128));
+    let [spread, whole] = [spreads::kda, bodies::conv_delta_norm].map(|graph| graph(2, 128, Some(128)));
+    for (fit, graph) in [(&fit::GFX1201, spread), (&fit::SM_90, whole)] {
         let made = Made::of("kda_loads", &graph, Bucket { rows_max: 1, seqs_max: 1, pools: 0, fit });
         let code = String::from_utf8(made.code("sm_90")).unwrap();
         let (first, rest) = code.split_once("bar.sync").unwrap();
