@@ -92,6 +92,38 @@ fn a_bundle_equals_itself_and_its_budget() {
 }
 
 #[test]
+fn every_figure_of_a_launch_list_has_its_head() {
+    let d = json_of(&TINY, &TINY, &[]);
+    let of_scope = |scope: &str| -> Vec<Value> {
+        d["numbers"].as_array().unwrap().iter().filter(|n| n["scope"] == scope).cloned().collect()
+    };
+    let (_, text, _) = diff(&TINY, &TINY, &[]);
+    // Columns are two spaces apart at least; heads may have one space in them.
+    let table = |title: &str| -> Vec<Vec<String>> {
+        let (_, section) = text.split_once(title).unwrap();
+        let lines = section.lines().skip(1).take_while(|l| !l.is_empty()).filter(|l| !l.starts_with("--"));
+        lines.map(|l| l.split("  ").map(str::trim).filter(|c| !c.is_empty()).map(String::from).collect()).collect()
+    };
+    let steps = table("A step, by launch list [");
+    let heads = ["rows", "launches", "us", "DRAM", "activations", "moved", "least moved", "pointwise", "arena"];
+    assert_eq!(steps[0], heads);
+    let numbers = of_scope("list");
+    let lists = numbers.len() / (heads.len() - 1);
+    assert_eq!((lists, numbers.len() % (heads.len() - 1)), (3, 0));
+    for row in &steps[1..=lists] {
+        assert_eq!(row.len(), heads.len(), "{row:?}");
+        let of_row = |metric: &str| {
+            let found = numbers.iter().find(|n| n["rows"].to_string() == row[0] && n["metric"] == metric);
+            found.unwrap()["a"].to_string()
+        };
+        assert_eq!((&row[1], &row[7]), (&of_row("launches"), &of_row("pointwise")));
+    }
+    let code = table("Machine code of all kernels [");
+    assert_eq!(code[0], ["target", "kernels", "VGPRs", "SGPRs", "LDS", "spills", "occupancy", "code"]);
+    assert_eq!((code[1].len(), of_scope("target").len()), (code[0].len(), code[0].len() - 1));
+}
+
+#[test]
 fn budgets_are_stable_and_one_kernel_a_line() {
     let dir = TempDir::new().unwrap();
     let write = |name: &str| {

@@ -10,7 +10,7 @@ use unglue_ir::op::Op;
 use crate::carve::{Carved, Stores, carve, with_stores};
 use crate::cost::{CostTable, KernelCost, kernel_cost};
 use crate::facts::Facts;
-use crate::schedule::{Bucket, NEEDS_OUTPUT, Obstacle, Schedule, exchanged_without_output, schedule};
+use crate::schedule::{Bucket, NEEDS_OUTPUT, Obstacle, Schedule, exchanged_without_output, rename_values, schedule};
 use crate::traffic::{leaf_bytes, tensor_bytes};
 
 /// A group by its number: the smallest op that founded it.
@@ -289,17 +289,7 @@ impl<'a> Evaluator<'a> {
 
 /// A detail whose `%numbers` count in a carved graph, with the ops of the body.
 fn in_body(facts: &Facts, detail: &str, values: &[ValueId]) -> String {
-    let mut parts = detail.split('%');
-    let mut out = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let digits = part.len() - part.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-        let (number, rest) = part.split_at(digits);
-        match number.parse().ok().and_then(|n: usize| values.get(n)) {
-            Some(v) => out.push_str(&format!("{}{rest}", op_text(facts, *v))),
-            None => out.push_str(&format!("%{part}")),
-        }
-    }
-    out
+    rename_values(detail, |n| values.get(n).map(|v| op_text(facts, *v)))
 }
 
 /// Groups that read values of `g`, ascending.

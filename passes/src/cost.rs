@@ -41,6 +41,8 @@ pub struct CostTable {
     pub units: Constant,
     /// What one workgroup can pull from memory.
     pub stream: Constant,
+    /// What one workgroup pulls of the operands that it forms before it streams weights.
+    pub prologue: Constant,
     /// Matrix FLOPs that a streaming kernel reaches.
     pub tiles: Constant,
     /// f32 lane operations of generated code.
@@ -97,6 +99,7 @@ pub const GFX1201: CostTable = CostTable {
     cache: c(1383, "B/ns", "specs/costmodel.md 1: resident read, measured by davetha"),
     units: c(64, "CU", "specs/costmodel.md 1"),
     stream: c(32, "B/ns", "assumed: 16 KB in flight in a workgroup over one round trip; not established"),
+    prologue: c(32, "B/ns", "as stream; not established"),
     tiles: c(91_750, "FLOP/ns", "specs/costmodel.md 1: 1024 FLOP x 64 CU x 2.8 GHz, half reached in real kernels"),
     lanes: c(
         13_760,
@@ -140,6 +143,11 @@ pub const SM_90: CostTable = CostTable {
     dram: c(4000, "B/ns", "data sheet 4.8 TB/s, 0.83 reached; not measured here"),
     cache: c(6500, "B/ns", "L2 read of H100 in public microbenchmarks; not measured here"),
     units: c(132, "SM", "data sheet"),
+    prologue: c(
+        4,
+        "B/ns",
+        "benches/RESULTS.md: 53 KB formed first by each of 193 to 293 workgroups add 9 to 15 us to four skinny matmuls",
+    ),
     tiles: c(400_000, "FLOP/ns", "data sheet 989 TFLOP/s dense bf16, 0.4 reached; not measured here"),
     lanes: c(33_500, "lane op/ns", "data sheet 67 TFLOP/s f32, 2 FLOP an op"),
     cache_size: c(50 << 20, "B", "data sheet: L2"),
@@ -273,6 +281,21 @@ fn gap_ns(ns: u64, table: &CostTable) -> u64 {
     table.gap.value.saturating_sub(hides).max(table.gap_hidden.value)
 }
 
+/// What a launch would take less if it neither read nor stored that much of its activations, as issued. Nothing, where
+/// they come while weights stream.
+pub fn bytes_ns(cost: &KernelCost, waves: u32, (read, written): (u64, u64), table: &CostTable) -> u64 {
+    let places = (table.resident.value / u64::from(waves.max(1))).clamp(1, cost.workgroups.max(1));
+    let ns = |t: &Traffic| memory_time(t, cost.workgroups.max(1), places, table).ns;
+    let t = &cost.traffic;
+    let less = Traffic {
+        reread_bytes: t.reread_bytes.saturating_sub(read),
+        prologue_bytes: t.prologue_bytes.saturating_sub(read),
+        written_bytes: t.written_bytes.saturating_sub(written),
+        ..*t
+    };
+    ns(t).saturating_sub(ns(&less)).min(cost.ns)
+}
+
 struct MemoryTime {
     ns: u64,
     bound: Bound,
@@ -282,14 +305,17 @@ struct MemoryTime {
 /// through the cache like all else; results are written last. Each is limited by the workgroups' bytes in flight too.
 /// What is read again is in the cache if what the workgroups at work read in between fits.
 fn memory_time(t: &Traffic, workgroups: u64, places: u64, table: &CostTable) -> MemoryTime {
-    let stream =
-        |bytes: u64, rate: u64| bytes.div_ceil(rate.max(1)).max(bytes.div_ceil(table.stream.value * workgroups));
+    let limited = |bytes: u64, rate: u64, each: Constant| {
+        bytes.div_ceil(rate.max(1)).max(bytes.div_ceil(each.value.max(1) * workgroups))
+    };
+    let stream = |bytes: u64, rate: u64| limited(bytes, rate, table.stream);
     let fits = t.dram().saturating_mul(places) / workgroups <= table.cache_size.value;
     let (from_dram, from_cache) = if fits { (t.dram(), t.restream_bytes) } else { (t.dram() + t.restream_bytes, 0) };
     let streamed = t.reread_bytes.saturating_sub(t.prologue_bytes);
     let dram = stream(from_dram, table.dram.value);
     let through = stream(from_dram + from_cache + streamed, table.cache.value);
-    let around = stream(t.prologue_bytes, table.cache.value) + stream(t.written_bytes, table.cache.value);
+    let first = limited(t.prologue_bytes, table.cache.value, table.prologue);
+    let around = first + stream(t.written_bytes, table.cache.value);
     let slower = |bytes: u64| bytes.saturating_mul(table.dram.value) / table.cache.value.max(1);
     let in_cache = t.prologue_bytes + t.written_bytes + streamed + from_cache;
     let bound = if from_dram >= slower(in_cache) { Bound::Dram } else { Bound::Cache };

@@ -8,7 +8,7 @@ use serde::Serialize;
 use unglue_ir::graph::{Graph, ValueId};
 use unglue_ir::op::Op;
 
-use crate::cost::{CostTable, GFX1201, SM_90, kernel_cost};
+use crate::cost::{CostTable, GFX1201, SM_90, bytes_ns, kernel_cost};
 use crate::facts::{Facts, Kind};
 use crate::kernel::{BodyCover, Kernel};
 use crate::schedule::{Bucket, is_leaf};
@@ -125,6 +125,7 @@ pub struct Removal {
     /// Activations that would be neither stored nor read: those that it leaves for kernels of its body, and those that
     /// it alone takes from them, as issued.
     pub bytes: u64,
+    /// What their kernels would take less: nothing where other bytes take longer meanwhile.
     pub bytes_ns: u64,
     pub total_ns: u64,
 }
@@ -142,14 +143,21 @@ pub fn removals(facts: &Facts, cover: &BodyCover, bucket: &Bucket, costs: &CostT
     }
     let results: Vec<ValueId> = facts.body.outputs.iter().map(|(_, v)| facts.storage(*v)).collect();
     let of = |(i, k): (usize, &Kernel)| {
-        let mut bytes = 0u64;
+        // By kernel: bytes that it would not read, and not store.
+        let mut gone: BTreeMap<usize, (u64, u64)> = BTreeMap::new();
         for (v, (maker, size)) in &stored {
             let Some(readers) = taken.get(v).filter(|_| !results.contains(v)) else { continue };
             if *maker == i || readers.iter().all(|(r, _)| *r == i) {
-                bytes += size + readers.iter().map(|(_, b)| b).sum::<u64>();
+                gone.entry(*maker).or_default().1 += size;
+                readers.iter().for_each(|(r, read)| gone.entry(*r).or_default().0 += read);
             }
         }
-        let bytes_ns = bytes / costs.cache.value.max(1);
+        let bytes = gone.values().map(|(read, written)| read + written).sum();
+        let saved = |(j, of): (&usize, &(u64, u64))| {
+            let k = &cover.kernels[*j];
+            bytes_ns(&k.cost, k.schedule.waves, *of, costs)
+        };
+        let bytes_ns = gone.iter().map(saved).sum();
         let (launch_ns, gap_ns) = (k.cost.t0_ns, k.cost.gap_ns);
         Removal { launch_ns, gap_ns, bytes, bytes_ns, total_ns: launch_ns + gap_ns + bytes_ns }
     };

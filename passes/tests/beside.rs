@@ -198,6 +198,24 @@ fn parts_form_single_elements_anew() {
 }
 
 /// Another graph's nodes and outputs behind those of `g`.
+/// What is in the way in one section has the number that it has in the whole kernel.
+#[test]
+fn obstacles_of_sections_have_the_numbers_of_the_kernel() {
+    let g = built(|b| {
+        write_tokens(b);
+        let x = row(b, "low", D);
+        let h = linear(b, x, "first", 96, D);
+        let h = b.cast(h, DType::Bf16).unwrap();
+        let y = linear(b, h, "second", 32, 96);
+        b.output("y", y);
+    });
+    let obstacle = schedule(&g, &bucket(1)).unwrap_err();
+    assert_eq!(obstacle.rule, "chained-contractions");
+    let (number, _) = obstacle.detail[1..].split_once(' ').unwrap();
+    let named = &g.nodes[number.parse::<usize>().unwrap()].op;
+    assert!(matches!(named, Op::MatMul { .. }), "{}: {named:?}", obstacle.detail);
+}
+
 fn append(g: &mut Graph, other: Graph) {
     let first = g.nodes.len() as u32;
     g.nodes.extend(other.nodes.into_iter().map(|mut n| {

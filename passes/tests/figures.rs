@@ -74,6 +74,25 @@ fn removal_counts_what_only_passes_between_neighbours() {
     }
 }
 
+/// Workgroups of a matmul read its operand again while its weights stream, which take longer.
+#[test]
+fn activations_beside_a_weight_stream_cost_no_time() {
+    let (n, k) = (4096, 1024);
+    let mut b = Builder::new("streamed");
+    let x = b.input("x", TensorType::plain(DType::F32, [Dim::Rows, Dim::Fixed(k)]), Domain::Normal);
+    let x = b.unary(Unary::Neg, x).unwrap();
+    let x = b.cast(x, DType::Bf16).unwrap();
+    let y = common::linear(&mut b, x, "w", n, k);
+    b.output("y", y);
+    let g = b.finish();
+    let cover = cover(&g, &bucket(1), &GFX1201, Strategy::None, &CoverOptions::default()).unwrap();
+    let saved = removals(&Facts::new(&cover.body), &cover, &bucket(1), &GFX1201);
+    let last = saved[cover.kernels.len() - 2];
+    assert!(last.bytes > n * k / 8, "{} bytes are read again", last.bytes);
+    let around = (4 * k + 4 * k + 2 * k) / GFX1201.stream.value;
+    assert_eq!(last.bytes_ns, around, "what one workgroup reads and both store");
+}
+
 #[test]
 fn the_serial_chain_is_the_longest() {
     let cover = unfused();

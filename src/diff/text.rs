@@ -1,6 +1,6 @@
 //! A difference as tables, or as JSON.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use unglue_codegen::target;
@@ -102,22 +102,40 @@ fn cell(n: &Number) -> String {
     format!("{} -> {} ({})", value(n.metric, n.a), value(n.metric, n.b), change(n.metric, n.a, n.b))
 }
 
-fn find<'a>(d: &'a Difference, of: impl Fn(&Scope) -> bool + 'a) -> impl Iterator<Item = &'a Number> + 'a {
-    d.numbers.iter().filter(move |n| of(&n.scope))
+/// A row for each scope that `row` names, and a column for each metric of the first of them: heads and cells are of one
+/// list of metrics, so they cannot differ.
+fn by_metric(page: &mut Page, head: &str, d: &Difference, row: impl Fn(&Scope) -> Option<String>) {
+    let scopes: BTreeMap<&Scope, String> = d.numbers.iter().filter_map(|n| Some((&n.scope, row(&n.scope)?))).collect();
+    let Some(first) = scopes.keys().next() else { return };
+    let metrics: Vec<Metric> = d.numbers.iter().filter(|n| n.scope == **first).map(|n| n.metric).collect();
+    let heads: Vec<String> =
+        std::iter::once(head.to_owned()).chain(metrics.iter().map(|m| format!(">{}", name(*m)))).collect();
+    let rows = scopes.iter().map(|(scope, named)| {
+        let figure = |metric: &Metric| {
+            let found = d.numbers.iter().find(|n| n.scope == **scope && n.metric == *metric);
+            found.map_or_else(|| "-".to_string(), cell)
+        };
+        std::iter::once(named.clone()).chain(metrics.iter().map(figure)).collect()
+    });
+    let heads: Vec<&str> = heads.iter().map(String::as_str).collect();
+    page.table(&heads, rows.collect());
 }
 
 fn lists(page: &mut Page, d: &Difference) {
     page.title("A step, by launch list [counted launches and arena; modelled times and bytes]");
-    let scopes: BTreeSet<&Scope> =
-        d.numbers.iter().map(|n| &n.scope).filter(|s| matches!(s, Scope::List { .. })).collect();
-    let rows = scopes.into_iter().map(|scope| {
-        let rows = match scope {
-            Scope::List { rows, .. } => rows.to_string(),
-            _ => String::new(),
-        };
-        std::iter::once(rows).chain(find(d, move |s| s == scope).map(cell)).collect()
-    });
-    page.table(&[">rows", ">launches", ">us", ">DRAM", ">activations", ">arena"], rows.collect());
+    if d.numbers.iter().any(|n| matches!(n.scope, Scope::List { .. })) {
+        by_metric(page, ">rows", d, |scope| match scope {
+            Scope::List { rows, .. } => Some(rows.to_string()),
+            _ => None,
+        });
+        page.note(
+            "DRAM: weights and state. activations: once for each workgroup that reads them; moved: each written once and \
+             read once by each launch that reads it; least moved: each written once and read once. pointwise: launches \
+             that only compute element by element. arena: memory of all activations.",
+        );
+    } else {
+        page.line("not compared: A and B have no launch list in common");
+    }
     for rows in &d.lists_only_in_one {
         page.note(&format!("The launch list for steps of at most {rows} row(s) is in one of A and B alone."));
     }
@@ -144,12 +162,10 @@ fn targets(page: &mut Page, d: &Difference) {
         page.line("not compared: A and B have no target in common");
         return;
     }
-    let rows = d.targets.iter().map(|target| {
-        let numbers = find(d, move |s| matches!(s, Scope::Target { target: t } if t == target));
-        std::iter::once(target.clone()).chain(numbers.map(cell)).collect()
+    by_metric(page, "target", d, |scope| match scope {
+        Scope::Target { target } => Some(target.clone()),
+        _ => None,
     });
-    let heads = ["target", ">kernels", ">VGPRs", ">SGPRs", ">LDS", ">spills", ">occupancy", ">code"];
-    page.table(&heads, rows.collect());
     page.note("VGPRs, SGPRs, LDS: the most of any kernel; occupancy: the least; spills, code: the sum.");
 }
 

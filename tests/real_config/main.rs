@@ -48,6 +48,9 @@ const MOE_LAYERS: usize = 42;
 const EXPERTS: usize = 288;
 /// Launches of a token: 7 or fewer for KDA and a dense MLP, 8 for KDA and experts, 13 for attention and experts, 4 ends.
 const LAUNCHES: usize = 416;
+/// Launches of a layer with a kernel of that name's beginning, the first that it has; and before and behind all layers.
+const LAYER_LAUNCHES: [(&str, usize); 3] = [("dsa_", 13), ("dense_", 7), ("moe_", 8)];
+const END_LAUNCHES: usize = 4;
 const MAX_LDS: u64 = 65536;
 /// 16 shared arrays of a kernel at most, each with less than 64 bytes of padding in the manifest.
 const SHARED_SLACK: u64 = 16 * 64;
@@ -304,6 +307,20 @@ fn launches_of_a_token_are_few() {
     assert!(launches <= LAUNCHES, "{launches} launches in {LAYERS} layers");
     let layers: BTreeSet<u32> = first.launches.iter().filter_map(|l| l.layer).collect();
     assert_eq!(layers.len(), LAYERS);
+}
+
+#[test]
+fn launches_of_each_layer_are_few() {
+    let first = &manifest().buckets[0];
+    let mut by_layer: BTreeMap<Option<u32>, Vec<&str>> = BTreeMap::new();
+    for l in &first.launches {
+        by_layer.entry(l.layer).or_default().push(&manifest().kernels[l.kernel as usize].name);
+    }
+    for (layer, kernels) in by_layer {
+        let has = |(body, _): &&(&str, usize)| kernels.iter().any(|k| k.starts_with(body));
+        let most = layer.map_or(END_LAUNCHES, |_| LAYER_LAUNCHES.iter().find(has).unwrap().1);
+        assert!(kernels.len() <= most, "layer {layer:?}, of at most {most}: {kernels:?}");
+    }
 }
 
 #[test]

@@ -1,9 +1,11 @@
 //! `--measured`: a profiler's trace joined with the predictions by kernel name.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use unglue_runtime::Bundle;
 
 use crate::bundles::{INPUT, TINY, document, refused, report, written};
 
@@ -35,11 +37,54 @@ fn own_trace_agrees_with_the_predictions() {
     }
     assert_eq!(own["unknown"], json!([]));
     assert_eq!(own["tag"], "measured (prof.json)");
+    assert_eq!(own["list_rows"], json!(1));
     // What only steps of more rows launch is not in it.
     let all = document(&TINY);
     let entries = all["manifest"]["kernels"].as_array().unwrap().len();
     assert_eq!(kernels.len() + own["missing"].as_array().unwrap().len(), entries);
     assert_eq!(all.get("measured"), None);
+}
+
+/// A step of `rows` rows that takes what is predicted for it: one event a launch.
+fn step(rows: u64) -> Vec<Value> {
+    let bundle = Bundle::open(&*TINY).unwrap();
+    let m = bundle.manifest();
+    let at = m.buckets.iter().position(|b| b.rows_max == rows).unwrap();
+    let all = document(&TINY);
+    let bodies = all["report"]["buckets"][at]["bodies"].as_array().unwrap();
+    let kernels = bodies.iter().flat_map(|b| b["kernels"].as_array().unwrap());
+    let us = |k: &Value| k["predicted_ns"].as_f64().unwrap() / 1000.0;
+    let predicted: BTreeMap<&str, f64> = kernels.map(|k| (k["name"].as_str().unwrap(), us(k))).collect();
+    let names = m.buckets[at].launches.iter().map(|l| m.kernels[l.kernel as usize].name.as_str());
+    names.map(|name| kernel(name, predicted[name])).collect()
+}
+
+#[test]
+fn a_step_of_each_list_agrees_with_its_own_predictions() {
+    for rows in [1, 4, 16] {
+        // Two steps, and a kernel that no bundle has.
+        let trace = Value::from([step(rows), step(rows), vec![kernel("memset", 1.0)]].concat()).to_string();
+        let own = joined(&trace);
+        assert_eq!(own["list_rows"], json!(rows));
+        let kernels = own["kernels"].as_array().unwrap();
+        assert!(kernels.len() > 5);
+        for k in kernels {
+            assert!((k["ratio"].as_f64().unwrap() - 1.0).abs() < 1e-9, "{k}");
+            assert_eq!((&k["rows"], &k["count"]), (&json!(rows), &json!(2 * k["launches"].as_u64().unwrap())), "{k}");
+        }
+        let (_dir, path) = file(&trace);
+        let text = report(&TINY, &["--measured", path.to_str().unwrap()]);
+        assert!(text.contains(&format!("set beside the list of {rows} row(s)")), "{text}");
+    }
+}
+
+#[test]
+fn part_of_a_step_is_set_beside_the_smallest_lists() {
+    let part = json!([kernel("kda_o_proj", 1.0)]).to_string();
+    let m = joined(&part);
+    assert_eq!((&m["list_rows"], m["kernels"].as_array().unwrap().len()), (&Value::Null, 1));
+    let (_dir, path) = file(&part);
+    assert!(report(&TINY, &["--measured", path.to_str().unwrap()]).contains("No launch list is wholly in the trace"));
 }
 
 #[test]

@@ -16,6 +16,10 @@ fn bundles_equal_the_interpreter() {
             let want = load(&dump(&format!("interp-{name}-{dtype}"), Path::new(MODEL), &case.ids, &more));
             for build in BUILDS.into_iter().filter(|b| b.dtype == dtype) {
                 for device in ["cpu", "gfx12-emu"] {
+                    // One op a kernel, emulated over the long case, takes minutes.
+                    if (build.cover, device, name) == ("none", "gfx12-emu", "long") && !cfg!(feature = "long-tests") {
+                        continue;
+                    }
                     let file = format!("bits-{name}-{dtype}-{}-{device}", build.cover);
                     let how = ["--device", device, "--decode-from", &from];
                     let ours = load(&dump(&file, build.bundle(), &case.ids, &how));
@@ -65,12 +69,10 @@ fn chunks_threads_and_blocks_change_no_bit() {
             std::fs::read(dump(&name, build.bundle(), &case.ids, more)).unwrap()
         };
         let want = of("first", &["--chunk", "16", "--threads", "1"]);
-        for chunk in ["1", "5", "16"] {
-            for threads in ["1", "2", "7"] {
-                let name = format!("{chunk}-{threads}");
-                let same = of(&name, &["--chunk", chunk, "--threads", threads]) == want;
-                assert!(same, "{build:?}: chunks of {chunk} on {threads} threads");
-            }
+        for (chunk, threads) in [("1", "1"), ("1", "7"), ("5", "2"), ("16", "7")] {
+            let name = format!("{chunk}-{threads}");
+            let same = of(&name, &["--chunk", chunk, "--threads", threads]) == want;
+            assert!(same, "{build:?}: chunks of {chunk} on {threads} threads");
         }
         assert!(of("singly", &["--decode-from", "3"]) == want, "{build:?}: single steps after a chunk of 3");
         assert!(of("block", &["--block", "4"]) == want, "{build:?}: blocks of one pool");

@@ -41,7 +41,7 @@ pub struct Section {
 impl Section {
     /// Its part of the kernel's graph as a graph of its own; leaves and outputs keep their names.
     pub fn graph(&self, kernel: &Graph) -> Graph {
-        cut(kernel, &self.values)
+        cut(kernel, &self.values).0
     }
 
     pub fn workgroups(&self) -> u64 {
@@ -146,7 +146,8 @@ fn by_kind(g: &Graph, parts: Vec<Vec<ValueId>>) -> BTreeMap<Kind, Vec<Vec<ValueI
 fn sections_of(g: &Graph, kind: Kind, parts: Vec<Vec<ValueId>>, bucket: &Bucket) -> Result<Vec<Section>, Obstacle> {
     let section = |mut values: Vec<ValueId>| {
         values.sort();
-        let schedule = schedule_one(&cut(g, &values), bucket)?;
+        let (alone, of_whole) = cut(g, &values);
+        let schedule = schedule_one(&alone, bucket).map_err(|o| o.of_whole(&of_whole))?;
         if let Form::Tiles(_) = schedule.form {
             return Err(Obstacle::new("beside-tiles", "matrix tiles take a launch's workgroup memory"));
         }
@@ -161,8 +162,8 @@ fn sections_of(g: &Graph, kind: Kind, parts: Vec<Vec<ValueId>>, bucket: &Bucket)
     parts.into_iter().map(section).collect()
 }
 
-/// The graph of some parts alone, with the leaves and views that they use.
-fn cut(g: &Graph, part: &[ValueId]) -> Graph {
+/// The graph of some parts alone, with the leaves and views that they use, and the values of `g` that its own stand for.
+fn cut(g: &Graph, part: &[ValueId]) -> (Graph, Vec<ValueId>) {
     let needed = skinny::ancestors(g, part.iter().copied());
     let mut new = Graph { name: g.name.clone(), bodies: g.bodies.clone(), ..Graph::default() };
     let mut renumbered: BTreeMap<ValueId, ValueId> = BTreeMap::new();
@@ -176,7 +177,7 @@ fn cut(g: &Graph, part: &[ValueId]) -> Graph {
     }
     let outputs = g.outputs.iter().filter(|(_, v)| part.contains(v));
     new.outputs = outputs.map(|(name, v)| (name.clone(), renumbered[v])).collect();
-    new
+    (new, renumbered.into_keys().collect())
 }
 
 /// A state that one section writes is touched by no other.

@@ -127,6 +127,27 @@ impl Obstacle {
     pub(crate) fn new(rule: &'static str, detail: impl Into<String>) -> Self {
         Obstacle { rule, detail: detail.into() }
     }
+
+    /// The same of a graph from which this one's values were taken, in order.
+    fn of_whole(self, values: &[ValueId]) -> Self {
+        let detail = rename_values(&self.detail, |n| values.get(n).map(|v| format!("%{}", v.0)));
+        Obstacle { detail, ..self }
+    }
+}
+
+/// A text with other names for values `%0`, `%1`, .. of which `name` has some.
+pub(crate) fn rename_values(text: &str, name: impl Fn(usize) -> Option<String>) -> String {
+    let mut parts = text.split('%');
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let digits = part.len() - part.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        let (number, rest) = part.split_at(digits);
+        match number.parse().ok().and_then(&name) {
+            Some(name) => out.extend([&name, rest]),
+            None => out.extend(["%", part]),
+        }
+    }
+    out
 }
 
 /// True for ops that only name a value: they cost nothing inside a kernel.
