@@ -174,3 +174,23 @@ fn no_source_file_is_too_long_to_read() {
     let faults: Vec<_> = long.map(|(f, n)| format!("{}: {n} lines, at most {MAX_LINES}", f.display())).collect();
     assert_none(&faults);
 }
+
+/// Rules, schedules and generators know ops and shapes, no models: code of these crates names none. Comments may, where a
+/// number comes from one.
+#[test]
+fn no_model_is_named_below_the_models() {
+    let mut files = Vec::new();
+    ["ir", "passes", "codegen", "runtime"].iter().for_each(|dir| sources(&root().join(dir).join("src"), &mut files));
+    assert!(files.len() > 100, "{} files", files.len());
+    let mut faults = Vec::new();
+    for file in &files {
+        let text = std::fs::read_to_string(file).unwrap();
+        for (i, line) in text.lines().enumerate() {
+            let code = line.split("//").next().unwrap_or_default().to_lowercase();
+            if ["glm", "qwen"].iter().any(|model| code.contains(model)) {
+                faults.push(format!("{}:{}: {line}", file.display(), i + 1));
+            }
+        }
+    }
+    assert_none(&faults);
+}

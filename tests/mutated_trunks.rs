@@ -8,6 +8,7 @@ mod trunks;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 use serde_json::Value;
 use trunks::{MODEL, gelu, glued, kept, layer_norm, mutate, names, no_gate, rewritten, set_body, trunk};
@@ -20,6 +21,7 @@ use unglue_ir::types::{DType, StateKind};
 use unglue_models::Activation;
 use unglue_models::checkpoint::Checkpoint;
 use unglue_models::safetensors::{SafeTensors, Stored, TensorOut, write};
+use unglue_runtime::Bundle;
 
 /// More than one chunk, more than one pool.
 const IDS: [i32; 21] = [7, 3, 99, 250, 11, 12, 13, 200, 5, 64, 65, 1, 0, 255, 31, 77, 8, 9, 140, 141, 7];
@@ -54,6 +56,12 @@ fn agrees(name: &str, m: &Module, weights: &Path, targets: &str) {
     let (ir, bundle, dump) = (path("x.ir"), path("x.ug"), path("x.safetensors"));
     std::fs::write(&ir, unglue_ir::text::print_module(m)).unwrap();
     unglue(name, &["compile", &ir, "-o", &bundle, "--target", targets, "--json"]);
+    let few = unmutated_launches();
+    assert!(
+        launches(&bundle) <= few,
+        "{name}: {} launches in a step of one row, {few} without the change",
+        launches(&bundle)
+    );
     unglue(name, &["verify", &bundle, "--device", "cpu", "--draws", "1"]);
     let ids = IDS.map(|i| i.to_string()).join(",");
     let (steps, single, weights_arg) = (STEPS.to_string(), CHUNK.to_string(), weights.to_str().unwrap());
@@ -70,6 +78,21 @@ fn agrees(name: &str, m: &Module, weights: &Path, targets: &str) {
     let wrong = got.iter().zip(&want).position(|(a, b)| *a != b.to_bits());
     assert_eq!(wrong, None, "{name}: first wrong logit");
     assert!(want.iter().all(|x| x.is_finite()) && want.iter().any(|x| *x != want[0]), "{name}: logits say nothing");
+}
+
+/// Launches of a step of one row.
+fn launches(bundle: &str) -> usize {
+    Bundle::open(Path::new(bundle)).unwrap().manifest().buckets[0].launches.len()
+}
+
+/// The same of the trunk as it is declared.
+fn unmutated_launches() -> usize {
+    static LAUNCHES: OnceLock<usize> = OnceLock::new();
+    *LAUNCHES.get_or_init(|| {
+        let bundle = scratch("unmutated").join("x.ug").to_str().unwrap().to_string();
+        unglue("unmutated", &["compile", MODEL, "-o", &bundle, "--dtype", "f32", "--target", CPU, "--json"]);
+        launches(&bundle)
+    })
 }
 
 /// Logits of the given ids, a chunk and then one at a time, and what follows greedily.

@@ -283,6 +283,18 @@ fn readme_has_every_launch() {
     assert!(now == tables, "other launches than the README says: UPDATE=1 cargo test --test real_config readme");
 }
 
+/// What the picture shows stands beside it: whoever changes these figures takes the picture anew
+/// (`UPDATE=1 cargo test --features long-tests --test report_forms screenshot`).
+#[test]
+fn the_picture_is_of_this_build() {
+    let total = &report().buckets[0].total;
+    let figures = format!("({} launches, {:.1} us)", total.launches, total.predicted_ns as f64 / 1000.0);
+    assert!(
+        std::fs::read_to_string(README).unwrap().contains(&figures),
+        "the README's picture does not show {figures}"
+    );
+}
+
 #[test]
 fn every_kernel_has_code_a_name_and_parameters() {
     let m = manifest();
