@@ -112,8 +112,9 @@ fn every_figure_of_a_launch_list_has_its_head() {
     assert_eq!((lists, numbers.len() % (heads.len() - 1)), (3, 0));
     for row in &steps[1..=lists] {
         assert_eq!(row.len(), heads.len(), "{row:?}");
+        let rows: u64 = row[0].parse().unwrap();
         let of_row = |metric: &str| {
-            let found = numbers.iter().find(|n| n["rows"].to_string() == row[0] && n["metric"] == metric);
+            let found = numbers.iter().find(|n| n["rows"] == rows && n["metric"] == metric);
             found.unwrap()["a"].to_string()
         };
         assert_eq!((&row[1], &row[7]), (&of_row("launches"), &of_row("pointwise")));
