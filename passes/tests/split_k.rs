@@ -110,7 +110,7 @@ fn operands_formed_first_stay_with_few_workgroups() {
 fn a_machine_without_the_penalty_keeps_its_waves() {
     let b = Bucket { fit: &fit::SM_90, ..bucket(1) };
     let s = schedule(&matmul(24576, 4096), &b).unwrap();
-    assert_eq!((dealt(&s), SM_90.wave_penalty.value), ([16, 1, 4], 0));
+    assert_eq!((dealt(&s), SM_90.wave_penalty.value), ([2, 1, 4], 0));
 }
 
 /// A workgroup of a head reads that head's part of the operand.

@@ -59,8 +59,8 @@ pub static GFX1201: Fit = Fit {
 };
 
 /// H200: 132 multiprocessors with sixteen waves each, which keep 32 KiB and more of a multiprocessor's loads in flight
-/// (benches/RESULTS.md). A matmul of 24,896 outputs takes 60.0 us in waves of four outputs, as many as the machine can
-/// hold, and 65.2 in waves of sixteen. The delta rule of 64 heads takes 11 us with 64 keys a lane, about 4 of them the
+/// (benches/RESULTS.md). A matmul of 24,896 outputs takes 60.0 us in waves of two outputs, more than the machine holds at
+/// once, and 65.2 in waves of sixteen. The delta rule of 64 heads takes 11 us with 64 keys a lane, about 4 of them the
 /// events'; 32 keys, and two int4 rows, are not timed; four workgroups a head with 16 keys a lane take 14.8 us. 203
 /// workgroups pull what the L2 gives (`cost.rs`: 6,500 of 32 B/ns): half of 256 take half of the bytes at 0.63 of the
 /// rate, and nearly every multiprocessor has one. Long waves cost nothing that is known. Two sets of attention waves would
