@@ -250,7 +250,7 @@ fn one_cost(graph: &Graph, schedule: &Schedule, bucket: &Bucket, table: &CostTab
     let traffic = traffic::traffic(graph, schedule, bucket);
     let chain = traffic::chain(graph, schedule, bucket, table);
     let t0_ns = table.start.value + chain.ns + traffic::align(graph, schedule, table);
-    let places = (table.resident.value / u64::from(schedule.waves.max(1))).clamp(1, workgroups);
+    let places = places(schedule.waves, workgroups, table);
     let memory = memory_time(&traffic, workgroups, places, table);
     // A few workgroups cannot use the whole machine: each has its unit's lanes.
     let busy = workgroups.min(table.units.value).max(1);
@@ -284,8 +284,9 @@ fn gap_ns(ns: u64, table: &CostTable) -> u64 {
 /// What a launch would take less if it neither read nor stored that much of its activations, as issued. Nothing, where
 /// they come while weights stream.
 pub fn bytes_ns(cost: &KernelCost, waves: u32, (read, written): (u64, u64), table: &CostTable) -> u64 {
-    let places = (table.resident.value / u64::from(waves.max(1))).clamp(1, cost.workgroups.max(1));
-    let ns = |t: &Traffic| memory_time(t, cost.workgroups.max(1), places, table).ns;
+    let workgroups = cost.workgroups.max(1);
+    let places = places(waves, workgroups, table);
+    let ns = |t: &Traffic| memory_time(t, workgroups, places, table).ns;
     let t = &cost.traffic;
     let less = Traffic {
         reread_bytes: t.reread_bytes.saturating_sub(read),
@@ -294,6 +295,11 @@ pub fn bytes_ns(cost: &KernelCost, waves: u32, (read, written): (u64, u64), tabl
         ..*t
     };
     ns(t).saturating_sub(ns(&less)).min(cost.ns)
+}
+
+/// Workgroups of so many waves that are at work at the same time.
+fn places(waves: u32, workgroups: u64, table: &CostTable) -> u64 {
+    (table.resident.value / u64::from(waves.max(1))).clamp(1, workgroups)
 }
 
 struct MemoryTime {
